@@ -1,0 +1,100 @@
+"""The attention of one layer on one graph, and what can be said of it alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fgai.graph import degree, edge_keys, match, sum_by
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The weights that acted in one call of one layer; unperturbed, they sum to one over the edges of a target.
+
+    >>> a = Attention(torch.tensor([[0.7], [0.3], [1.0]]), torch.tensor([[0, 1, 2], [2, 2, 0]]), num_targets=3)
+    >>> a.on(torch.tensor([[1], [2]]))
+    tensor([[0.3000]])
+    """
+
+    weight: Tensor  # [E, H]
+    edge_index: Tensor  # [2, E], source -> target, with the self-loops that the layer added
+    num_targets: int
+    score: Tensor | None = None  # [E, H], what the softmax was given
+
+    @property
+    def source(self) -> Tensor:
+        """The node looked at, per edge; [E]."""
+        return self.edge_index[0]
+
+    @property
+    def target(self) -> Tensor:
+        """The node that looks, per edge; [E]."""
+        return self.edge_index[1]
+
+    @property
+    def heads(self) -> int:
+        """How many attention heads act side by side."""
+        return self.weight.size(1)
+
+    @property
+    def degree(self) -> Tensor:
+        """How many edges each target attends over; [num_targets]."""
+        return degree(self.target, self.num_targets)
+
+    def detach(self) -> Attention:
+        """The same attention without its history of gradients."""
+        score = None if self.score is None else self.score.detach()
+        return replace(self, weight=self.weight.detach(), score=score)
+
+    def mean(self) -> Attention:
+        """The mean over heads, [E, 1]: one explanation where there were several."""
+        return replace(self, weight=self.weight.mean(1, keepdim=True), score=None)
+
+    def coalesce(self) -> Attention:
+        """One row per (source, target), sorted by target, then source; parallel edges add up.
+
+        This is the form in which attention is compared: it does not depend on the order of the edges.
+        """
+        if self.edge_index.size(1) == 0:
+            return replace(self, score=None)
+        base = int(self.edge_index.max()) + 1
+        keys, row = edge_keys(self.edge_index, base).unique(sorted=True, return_inverse=True)
+        edge_index = torch.stack([keys % base, keys // base])
+        return replace(self, weight=sum_by(self.weight, row, keys.numel()), edge_index=edge_index, score=None)
+
+    def on(self, edge_index: Tensor) -> Tensor:
+        """The weights of these edges, in this order; [2, M] -> [M, H]. Parallel edges add up."""
+        once = self.coalesce()
+        return once.weight[match(edge_index, once.edge_index)]
+
+
+def uniform(attention: Attention) -> Attention:
+    """1 / degree on the same edges: the attention that explains nothing."""
+    share = 1.0 / attention.degree.to(attention.weight.dtype)
+    return replace(attention, weight=share[attention.target, None].expand_as(attention.weight), score=None)
+
+
+def nonuniformity(attention: Attention) -> Tensor:
+    """The l1 distance between the attention and 1/degree, sum_j |w_ij - 1/d_i|; [num_targets, H], in [0, 2).
+
+    >>> a = Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)
+    >>> nonuniformity(a).flatten()
+    tensor([0.0000, 0.0000, 0.4000])
+    """
+    distance = (attention.weight - uniform(attention).weight).abs()
+    return sum_by(distance, attention.target, attention.num_targets)
+
+
+def entropy(attention: Attention) -> Tensor:
+    """-sum_j w_ij log w_ij / log d_i: 1 is uniform, 0 one neighbour alone; NaN below two neighbours.
+
+    >>> a = Attention(torch.tensor([[0.5], [0.5]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)
+    >>> entropy(a).flatten()
+    tensor([nan, nan, 1.])
+    """
+    total = -sum_by(torch.special.xlogy(attention.weight, attention.weight), attention.target, attention.num_targets)
+    size = attention.degree[:, None].to(total.dtype)
+    return torch.where(size > 1, total / size.log(), torch.nan)

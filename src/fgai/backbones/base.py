@@ -1,0 +1,51 @@
+"""What a backbone is: a model of a given width for a given number of features and classes."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from fgai.graph import need
+from fgai.registry import Registry
+from fgai.seeding import seeded
+
+
+class Backbone(Protocol):
+    """A model class, and what it needs of a graph beyond `x` and `edge_index`."""
+
+    def __call__(self, features: int, classes: int) -> nn.Module:
+        """A new model."""
+        ...
+
+    def prepare(self, data: Data) -> Data:
+        """The graph with whatever else `forward` takes (positional encodings)."""
+        ...
+
+
+BACKBONES: Registry[Any] = Registry("backbone")
+
+
+def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
+    """A new model for this graph's features and classes, initialised by `seed`.
+
+    >>> data = Data(x=torch.ones(3, 5), y=torch.tensor([0, 1, 2]))
+    >>> build("gat", data).conv2.out_channels
+    3
+    """
+    features, classes = need(data, "x").size(1), int(need(data, "y").max()) + 1
+    with seeded(seed):
+        return BACKBONES[name](features, classes)
+
+
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """Dropout of features; of a sparse matrix on its stored entries, which is the same: zeros stay zeros."""
+    if not x.is_sparse:
+        return nn.functional.dropout(x, p, training)
+    if not training:
+        return x
+    x = x.coalesce()
+    values = nn.functional.dropout(x.values(), p, training)
+    return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)

@@ -1,0 +1,39 @@
+"""GAT and GATv2 of the paper: a hidden layer of 8 heads x 8, and an output layer of one head, the explanation."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GATv2Conv
+
+from fgai.backbones.base import BACKBONES, dropout
+
+
+@BACKBONES.register("gat")
+class GAT(nn.Module):
+    """Graph attention network (Velickovic et al. 2018), 8 heads x 8, then one head."""
+
+    layer: type[GATConv] | type[GATv2Conv] = GATConv
+
+    def __init__(self, features: int, classes: int, hidden: int = 8, heads: int = 8, dropout: float = 0.6) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.conv1 = self.layer(features, hidden, heads=heads, dropout=dropout)
+        self.conv2 = self.layer(hidden * heads, classes, heads=1, dropout=dropout)
+
+    @staticmethod
+    def prepare(data: Data) -> Data:
+        """The graph as it is: features and edges are enough."""
+        return data
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Logits; [N, F], [2, E] -> [N, C]."""
+        x = self.conv1(dropout(x, self.dropout, self.training), edge_index)
+        return self.conv2(dropout(nn.functional.elu(x), self.dropout, self.training), edge_index)
+
+
+@BACKBONES.register("gatv2")
+class GATv2(GAT):
+    """GATv2 (Brody et al. 2022): as GAT, with scores that depend on both ends."""
+
+    layer = GATv2Conv

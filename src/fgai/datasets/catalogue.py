@@ -1,0 +1,121 @@
+"""Which datasets there are, and how a name becomes a PyG `Data` with its split.
+
+PyG's and OGB's own classes read the files. They write beside what they read, so everything happens in a cache folder:
+the `root` argument, else `$FGAI_DATA`, else `~/.cache/fgai`. Raw files found under `$FGAI_RAW` (the same layout, may be
+read-only) are copied there first; what is not found is downloaded by PyG as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+
+from torch_geometric.data import Data, Dataset
+from torch_geometric.datasets import Amazon, Coauthor
+
+from fgai.datasets.cache import bring, cache, locked
+from fgai.datasets.planetoid import CheckedPlanetoid
+from fgai.datasets.split import LinkSplit, by_index, split_links, split_nodes
+from fgai.datasets.synthetic import synthetic
+from fgai.errors import DataError, MissingExtraError
+from fgai.registry import Registry
+
+Source = Callable[[Path, int], Data]
+DATASETS: Registry[Source] = Registry("dataset")
+
+
+@dataclass(frozen=True)
+class PyGSource:
+    """A dataset that a PyG class reads from `folder/part/raw`."""
+
+    reader: Callable[[str, str], Dataset]
+    folder: str
+    part: str
+
+    def __call__(self, root: Path, seed: int) -> Data:
+        """The graph with the paper's split."""
+        bring(f"{self.folder}/{self.part}/raw", root)
+        try:
+            data = self.reader(str(root / self.folder), self.part)[0]
+        except (URLError, OSError) as error:
+            raise DataError(
+                f"{self.folder} {self.part}: no raw files in {root / self.folder / self.part / 'raw'}, and PyG could "
+                f"not download them ({error}); set FGAI_RAW to a folder that has {self.folder}/{self.part}/raw"
+            ) from error
+        assert isinstance(data, Data)
+        return split_nodes(data, seed)
+
+
+@DATASETS.register("synthetic")
+def _synthetic(root: Path, seed: int) -> Data:
+    """A generated power-law community graph; fgai.datasets.synthetic makes any size."""
+    return split_nodes(synthetic(seed=seed), seed)
+
+
+@DATASETS.register("ogbn-arxiv")
+def _arxiv(root: Path, seed: int) -> Data:
+    """169,343 papers, 1,166,243 citations, 40 subjects; OGB's own split."""
+    try:
+        from ogb.nodeproppred import PygNodePropPredDataset  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingExtraError(
+            "ogbn-arxiv is read by OGB's loader; install it with: pip install 'fgai[ogb]'"
+        ) from error
+    dataset = PygNodePropPredDataset("ogbn-arxiv", str(root))
+    data, parts = dataset[0], dataset.get_idx_split()
+    data.y = data.y.flatten()
+    return by_index(data, parts["train"], parts["valid"], parts["test"])
+
+
+for _name, _source, _about in (
+    ("amazon-photo", PyGSource(Amazon, "Amazon", "Photo"), "7,650 products bought together, 8 kinds"),
+    (
+        "amazon-computers",
+        PyGSource(Amazon, "Amazon", "Computers"),
+        "13,752 products bought together, 10 kinds",
+    ),
+    ("coauthor-cs", PyGSource(Coauthor, "Coauthor", "CS"), "18,333 authors, 15 fields"),
+    ("coauthor-physics", PyGSource(Coauthor, "Coauthor", "Physics"), "34,493 authors, 5 fields"),
+    (
+        "cora",
+        PyGSource(CheckedPlanetoid, "Planetoid", "Cora"),
+        "2,708 papers and their citations, 7 subjects",
+    ),
+    (
+        "citeseer",
+        PyGSource(CheckedPlanetoid, "Planetoid", "CiteSeer"),
+        "3,327 papers and their citations, 6 subjects",
+    ),
+    (
+        "pubmed",
+        PyGSource(CheckedPlanetoid, "Planetoid", "PubMed"),
+        "19,717 papers and their citations, 3 subjects",
+    ),
+):
+    DATASETS.add(_name, _source, _about)
+
+
+def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
+    """A dataset for node classification, with `train_mask`, `val_mask`, `test_mask`.
+
+    The split is the paper's, 10 / 10 / 80 % at random by `seed`; ogbn-arxiv keeps OGB's own.
+
+    >>> data = load("synthetic", seed=0)
+    >>> [int(mask.sum()) for mask in (data.train_mask, data.val_mask, data.test_mask)]
+    [100, 100, 800]
+    """
+    source, root = DATASETS[name], cache(root)
+    with locked(root, name):
+        return source(root, seed)
+
+
+def load_links(name: str, *, seed: int = 0, root: str | Path | None = None) -> LinkSplit:
+    """A dataset for link prediction: 5 % of the links for validation and 10 % for test, by `seed`.
+
+    >>> split = load_links("synthetic", seed=0)
+    >>> split.test.edge_label.unique().tolist()  # true links and as many that do not exist
+    [0.0, 1.0]
+    """
+    return split_links(load(name, seed=seed, root=root), seed)

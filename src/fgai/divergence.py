@@ -1,0 +1,54 @@
+"""How far one probability distribution is from another; distributions lie along the last dimension.
+
+`*_terms` are the summands, for distributions that do not lie in rows (attention lies along edges).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def tvd_terms(p: Tensor, q: Tensor) -> Tensor:
+    """|p - q| / 2, entry by entry."""
+    return 0.5 * (p - q).abs()
+
+
+def kl_terms(p: Tensor, q: Tensor) -> Tensor:
+    """P log(p / q), entry by entry, with 0 log 0 = 0."""
+    return torch.special.xlogy(p, p) - torch.special.xlogy(p, q)
+
+
+def jsd_terms(p: Tensor, q: Tensor) -> Tensor:
+    """(p log(p / m) + q log(q / m)) / 2 with m = (p + q) / 2, entry by entry."""
+    middle = 0.5 * (p + q)
+    return 0.5 * (kl_terms(p, middle) + kl_terms(q, middle))
+
+
+def tvd(p: Tensor, q: Tensor) -> Tensor:
+    """Total variation distance, TVD(p, q) = 1/2 sum |p - q|, in [0, 1].
+
+    [..., C], [..., C] -> [...]
+
+    >>> tvd(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5]))
+    tensor(0.5000)
+    """
+    return tvd_terms(p, q).sum(-1)
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    """Kullback-Leibler divergence, KL(p | q) = sum p log(p / q), in [0, inf].
+
+    >>> kl(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5]))
+    tensor(0.6931)
+    """
+    return kl_terms(p, q).sum(-1)
+
+
+def jsd(p: Tensor, q: Tensor) -> Tensor:
+    """Jensen-Shannon divergence, JSD(p, q) = (KL(p | m) + KL(q | m)) / 2, in [0, log 2].
+
+    >>> jsd(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    tensor(0.6931)
+    """
+    return jsd_terms(p, q).sum(-1)

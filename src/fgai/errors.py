@@ -1,0 +1,36 @@
+"""What can go wrong, by remedy. Every message says what was asked, what there is, and what to do."""
+
+
+class FGAIError(Exception):
+    """The base of every error that fgai raises on purpose."""
+
+
+class TapError(FGAIError, ValueError):
+    """The attention of a model cannot be read or perturbed as asked."""
+
+
+class CallError(FGAIError, TypeError):
+    """A model cannot be called on a graph, or returned something that is not logits."""
+
+
+class MatchError(FGAIError, ValueError):
+    """Two sets of edges that should correspond do not."""
+
+
+class UnknownNameError(FGAIError, KeyError):
+    """A name that no registry entry has."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class DataError(FGAIError, ValueError):
+    """A dataset or a saved file is missing something or is not what it claims to be."""
+
+
+class SettingError(FGAIError, ValueError):
+    """A setting is outside the range in which it means something."""
+
+
+class MissingExtraError(FGAIError, ImportError):
+    """An optional dependency is needed, and the message says how to install it."""

@@ -1,0 +1,32 @@
+"""Files are written whole or not at all: beside their place first, then renamed into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary file to write to, which becomes `path` at the end of the block unless an error ends it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    half = Path(name)
+    try:
+        yield half
+        half.chmod(0o644)
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """`content` as JSON, sorted and indented, so that two versions can be compared line by line."""
+    with whole(path) as half:
+        half.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")

@@ -1,0 +1,132 @@
+"""Graphs as PyG's `Data`: edges known by their two ends, nodes added, edges deleted; the original is never changed."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.errors import DataError, MatchError
+
+
+def edge_keys(edge_index: Tensor, base: int) -> Tensor:
+    """One integer per edge, `target * base + source`: sorted, it groups edges by target.
+
+    `base` must exceed every node id.
+
+    >>> edge_keys(torch.tensor([[0, 2], [1, 0]]), base=3)
+    tensor([3, 2])
+    """
+    return edge_index[1] * base + edge_index[0]
+
+
+def locate(edge_index: Tensor, among: Tensor) -> Tensor:
+    """For each edge its column in `among`, or -1; of repeated columns the first.
+
+    An edge is its two ends, never its row.
+
+    >>> locate(torch.tensor([[5, 0], [6, 1]]), among=torch.tensor([[7, 5], [7, 6]]))
+    tensor([ 1, -1])
+    """
+    if among.size(1) == 0 or edge_index.size(1) == 0:
+        return edge_index.new_full((edge_index.size(1),), -1)
+    base = int(max(edge_index.max(), among.max())) + 1
+    known, order = edge_keys(among, base).sort(stable=True)
+    asked = edge_keys(edge_index, base)
+    at = torch.searchsorted(known, asked).clamp_(max=known.numel() - 1)
+    return torch.where(known[at] == asked, order[at], -1)
+
+
+def match(edge_index: Tensor, among: Tensor) -> Tensor:
+    """`locate`, where every edge must be found."""
+    at = locate(edge_index, among)
+    if (missing := int((at < 0).sum())) > 0:
+        first = edge_index[:, at < 0][:, 0].tolist()
+        raise MatchError(
+            f"{missing} of {edge_index.size(1)} edges are not among the {among.size(1)} given, "
+            f"the first is {first[0]} -> {first[1]}; compare readings of graphs that share these edges"
+        )
+    return at
+
+
+def degree(target: Tensor, num_targets: int) -> Tensor:
+    """How many edges arrive at each target.
+
+    >>> degree(torch.tensor([0, 0, 2]), 3)
+    tensor([2, 0, 1])
+    """
+    return torch.bincount(target, minlength=num_targets)
+
+
+def sum_by(value: Tensor, index: Tensor, num: int) -> Tensor:
+    """The sum of the rows of `value` that share an index; [E, ...] -> [num, ...].
+
+    >>> sum_by(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
+    tensor([4., 3., 0.])
+    """
+    return value.new_zeros(num, *value.shape[1:]).index_add(0, index, value)
+
+
+def need(data: Data, name: str) -> Tensor:
+    """The tensor `data[name]`, or an error that says what the graph has instead.
+
+    >>> need(Data(x=torch.ones(1, 1)), "y")
+    Traceback (most recent call last):
+    fgai.errors.DataError: the graph has no `y`, only ['x']; set it as a tensor
+    """
+    value = data.get(name)
+    if not isinstance(value, Tensor):
+        raise DataError(f"the graph has no `{name}`, only {sorted(data.keys())}; set it as a tensor")
+    return value
+
+
+def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
+    """The graph with the rows of `x` as further nodes and `edge_index` as further edges.
+
+    New nodes are numbered from `data.num_nodes`. Every other attribute of a node or an edge is filled with
+    zeros, masks with False, integers (labels) with -1. Gradients reach `x`, also where `data.x` is sparse.
+
+    >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([4, 5]))
+    >>> more = add_nodes(data, torch.ones(1, 1), torch.tensor([[2], [0]]))
+    >>> more.num_nodes, more.edge_index.tolist(), more.y.tolist()
+    (3, [[0, 2], [1, 0]], [4, 5, -1])
+    """
+    old, edges, more = need(data, "x"), need(data, "edge_index"), copy.copy(data)
+    for name, value in data.to_dict().items():
+        if name not in ("x", "edge_index") and isinstance(value, Tensor):
+            if data.is_node_attr(name):
+                more[name] = _padded(value, x.size(0))
+            elif data.is_edge_attr(name):
+                more[name] = _padded(value, edge_index.size(1))
+    more.x = torch.cat([old, with_every_entry(x)]).coalesce() if old.is_sparse else torch.cat([old, x])
+    more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
+    if "num_nodes" in data:
+        more.num_nodes = old.size(0) + x.size(0)
+    return more
+
+
+def delete_edges(data: Data, gone: Tensor) -> Data:
+    """The graph without the edges of the mask `gone` [E]; nodes stay.
+
+    >>> data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    >>> delete_edges(data, torch.tensor([True, False])).edge_index.tolist()
+    [[1], [0]]
+    """
+    return data.edge_subgraph(~gone)
+
+
+def with_every_entry(x: Tensor) -> Tensor:
+    """A dense matrix as a sparse one that stores its zeros too, so that gradients reach every entry."""
+    rows, columns = x.shape
+    row = torch.arange(rows, device=x.device).repeat_interleave(columns)
+    column = torch.arange(columns, device=x.device).repeat(rows)
+    return torch.sparse_coo_tensor(
+        torch.stack([row, column]), x.flatten(), x.shape, is_coalesced=True, check_invariants=False
+    )
+
+
+def _padded(value: Tensor, rows: int) -> Tensor:
+    integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+    return torch.cat([value, value.new_full((rows, *value.shape[1:]), -1 if integer else 0)])

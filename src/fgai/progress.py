@@ -1,0 +1,32 @@
+"""A progress bar for people: on the terminal only, nothing when output is piped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Advance = Callable[[str], None]
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Advance]:
+    """Yields `advance(note)`, to be called once per step; the note stands beside the bar.
+
+    >>> with progress("counting", total=2) as advance:
+    ...     advance("one"), advance("two")
+    (None, None)
+    """
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total, note="")
+        yield lambda note: bar.update(task, advance=1, note=note)

@@ -1,0 +1,246 @@
+"""The tap stands at the softmax: attention inside a user's own PyG model, read and perturbed.
+
+Only here is PyG's inside known.
+Every sparse attention layer of PyG normalises its scores with one function, `torch_geometric.utils.softmax`.
+For the length of a `with` block such a layer is a generated subclass of itself whose attention methods call our
+softmax instead: after the softmax, before the attention dropout, before the aggregation. No global is patched, no
+parameter is added, and leaving the block restores the layer's class.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import FunctionType, MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import is_sparse, softmax, to_edge_index
+
+from fgai.attention import Attention
+from fgai.errors import TapError
+
+Deltas = Mapping[str, Tensor]
+NOTHING: Deltas = MappingProxyType({})
+_SOFTMAX = inspect.signature(softmax)
+
+
+class AttentionPoint(nn.Module):
+    """Marks the attention of a layer that normalises without PyG's softmax, so that fgai can read it.
+
+    It has no parameters: the `state_dict` of a model keeps its keys.
+
+    >>> point = AttentionPoint()
+    >>> point(torch.zeros(2, 1), torch.tensor([[0, 1], [2, 2]]), num_targets=3).flatten()
+    tensor([0.5000, 0.5000])
+    """
+
+    def forward(self, score: Tensor, edge_index: Tensor, num_targets: int) -> Tensor:
+        """Softmax of `score` [E, H] over the edges that share a target."""
+        return softmax(score, edge_index[1], num_nodes=num_targets)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of the softmax: what came in and what went out."""
+
+    score: Tensor  # [E, H]
+    weight: Tensor  # [E, H]
+    index: Tensor  # [E]
+    num_targets: int
+
+
+@dataclass
+class Catch:
+    """What one opening of a tap caught, by site: `conv1`, and `conv1@1`, ... where a layer ran again."""
+
+    plus_weight: Deltas
+    plus_score: Deltas
+    calls: dict[str, list[_Call]] = field(default_factory=lambda: defaultdict(list))
+    edges: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def attention(self) -> dict[str, Attention]:
+        """The attention that acted, with the edges it acted on."""
+        found: dict[str, Attention] = {}
+        for name, edges in self.edges.items():
+            calls = self.calls[name] or [_empty(edge_index) for edge_index in edges if edge_index.size(1) == 0]
+            if not _same_edges(calls, edges):
+                raise TapError(
+                    f"layer '{name}' normalises over parts of its edges, so it has no attention per edge to read; "
+                    "use its variant that normalises over all edges of a target"
+                )
+            for number, (call, edge_index) in enumerate(zip(calls, edges, strict=True)):
+                found[_site(name, number)] = Attention(call.weight, edge_index, call.num_targets, call.score)
+        unknown = sorted((self.plus_weight.keys() | self.plus_score.keys()) - found.keys())
+        if unknown:
+            raise TapError(f"no attention is called {unknown}; in this model there is {sorted(found)}")
+        return found
+
+    def softmax(self, name: str, *args: Any, **kwargs: Any) -> Tensor:
+        """PyG's softmax with the perturbations of this site, noting what came in and went out."""
+        given = _SOFTMAX.bind(*args, **kwargs).arguments
+        site = _site(name, len(self.calls[name]))
+        score = given["src"] = _nudged(site, given["src"], self.plus_score, "scores")
+        weight = _nudged(site, softmax(**given), self.plus_weight, "weights")
+        index, num_targets = given["index"], given.get("num_nodes")
+        self.calls[name].append(
+            _Call(
+                _flat(score),
+                _flat(weight),
+                index,
+                int(index.max()) + 1 if num_targets is None else int(num_targets),
+            )
+        )
+        return weight
+
+    def note_edges(self, name: str, edge_index: Tensor, flow: str = "source_to_target") -> None:
+        """Remembers the edges, source -> target, that a layer is about to attend over."""
+        if is_sparse(edge_index):  # sparse adjacencies are stored transposed
+            edge_index = to_edge_index(edge_index)[0].flip(0)
+        self.edges[name].append(edge_index.flip(0) if flow == "target_to_source" else edge_index)
+
+
+class Tap:
+    """Finds the attention layers of a model and, while open, catches and perturbs their attention.
+
+    >>> from torch_geometric.nn import GATConv
+    >>> conv = GATConv(3, 2, heads=4)
+    >>> with Tap(conv).open() as caught:
+    ...     y = conv(torch.ones(2, 3), torch.tensor([[0], [1]]))
+    >>> caught.attention[""].weight.shape  # one edge, two self-loops
+    torch.Size([3, 4])
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = {name: layer for name, layer in model.named_modules() if _attends(layer)}
+        if not self.layers:
+            raise TapError(
+                f"{type(model).__name__} has no attention layer: none of its layers calls PyG's softmax. "
+                "Mark the attention of a custom layer with fgai.AttentionPoint, or use a model that attends "
+                "(GATConv, GATv2Conv, TransformerConv, ...)"
+            )
+        self._refuse_nesting()
+        self._catch: Catch | None = None
+        self._listening = {name: _listening(type(layer), self._softmax(name)) for name, layer in self.layers.items()}
+
+    @contextmanager
+    def open(self, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING) -> Iterator[Catch]:
+        """Catch attention; add `plus_weight` to weights and `plus_score` to scores, by site, shaped like them."""
+        self._refuse_nesting()
+        catch = self._catch = Catch(plus_weight, plus_score)
+        with ExitStack() as undo:
+            undo.callback(setattr, self, "_catch", None)
+            undo.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code would not see the tap
+            for name, layer in self.layers.items():
+                undo.enter_context(_seen_as(layer, self._listening[name]))
+                undo.callback(_watch_edges(name, layer, catch).remove)
+            yield catch
+
+    def _refuse_nesting(self) -> None:
+        if any(isinstance(layer, _Tapped) for layer in self.layers.values()):
+            raise TapError("the model is tapped already; leave the first `with` block before opening another")
+
+    def _softmax(self, name: str) -> Callable[..., Tensor]:
+        def listen(*args: Any, **kwargs: Any) -> Tensor:
+            assert self._catch is not None, "a layer listens only while its tap is open"
+            return self._catch.softmax(name, *args, **kwargs)
+
+        return listen
+
+
+class _Tapped:
+    """The mark of a layer whose tap is open."""
+
+
+def _attends(layer: nn.Module) -> bool:
+    return isinstance(layer, MessagePassing | AttentionPoint) and bool(_owners(type(layer)))
+
+
+def _owners(cls: type) -> dict[type, dict[str, FunctionType]]:
+    """The classes along the inheritance of `cls` that define attention methods, with those methods."""
+    methods = {owner: {name: f for name, f in vars(owner).items() if _calls_softmax(f)} for owner in cls.__mro__}
+    return {owner: found for owner, found in methods.items() if found}
+
+
+def _calls_softmax(function: Any) -> bool:
+    return isinstance(function, FunctionType) and any(
+        function.__globals__.get(name) is softmax for name in function.__code__.co_names
+    )
+
+
+def _listening(cls: type, replacement: Callable[..., Tensor]) -> type:
+    """A subclass of `cls` in which PyG's softmax is `replacement`, also where a method reaches it by super()."""
+    shims = [
+        type(owner.__name__, (owner,), {name: _rebound(f, replacement) for name, f in methods.items()})
+        for owner, methods in _owners(cls).items()
+    ]
+    bases = shims if shims[0].__base__ is cls else [cls, *shims]
+    return type(cls.__name__, (*bases, _Tapped), {})
+
+
+def _rebound(function: FunctionType, replacement: Callable[..., Tensor]) -> FunctionType:
+    """The same code in a scope where PyG's softmax is `replacement`."""
+    scope = {name: replacement if value is softmax else value for name, value in function.__globals__.items()}
+    clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    clone.__kwdefaults__ = function.__kwdefaults__
+    return clone
+
+
+@contextmanager
+def _seen_as(layer: nn.Module, cls: type) -> Iterator[None]:
+    plain = type(layer)
+    layer.__class__ = cls
+    try:
+        yield
+    finally:
+        layer.__class__ = plain
+
+
+def _watch_edges(name: str, layer: nn.Module, catch: Catch) -> RemovableHandle:
+    if isinstance(layer, MessagePassing):
+        return layer.register_propagate_forward_pre_hook(
+            lambda layer, inputs: catch.note_edges(name, inputs[0], layer.flow)
+        )
+    return layer.register_forward_pre_hook(
+        lambda _, args, kwargs: catch.note_edges(name, kwargs["edge_index"] if "edge_index" in kwargs else args[1]),
+        with_kwargs=True,
+    )
+
+
+def _site(name: str, call: int) -> str:
+    return name if call == 0 else f"{name}@{call}"
+
+
+def _flat(value: Tensor) -> Tensor:
+    """[E] or [E, H] or [E, H, 1] -> [E, H]."""
+    return value.reshape(value.size(0), -1)
+
+
+def _nudged(site: str, value: Tensor, deltas: Deltas, what: str) -> Tensor:
+    if site not in deltas:
+        return value
+    if deltas[site].numel() != value.numel() or deltas[site].size(0) != value.size(0):
+        raise TapError(
+            f"the perturbation of the {what} of '{site}' has shape {list(deltas[site].shape)}; "
+            f"on this graph it needs {list(_flat(value).shape)}, one row per edge that the layer attends over"
+        )
+    return value + deltas[site].view_as(value)
+
+
+def _empty(edge_index: Tensor) -> _Call:
+    """Layers skip their softmax where there is no edge."""
+    nothing = torch.empty(0, 1)
+    return _Call(nothing, nothing, edge_index[1], 0)
+
+
+def _same_edges(calls: list[_Call], edges: list[Tensor]) -> bool:
+    return len(calls) == len(edges) and all(
+        torch.equal(call.index, edge_index[1]) for call, edge_index in zip(calls, edges, strict=True)
+    )

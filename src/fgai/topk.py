@@ -1,0 +1,84 @@
+"""The top k of a node's attention: T_k, the overlap V_k of two of them, and the surrogate L_k of -V_k.
+
+A vector per node is stored as `weight` [E] or [E, H] with `index` [E], the node each entry belongs to.
+With `index` all zero the whole graph is one vector. Ties go to the earlier entry, so sort the entries by a
+fixed rule first (`Attention.coalesce` does: by target, then source).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fgai.errors import SettingError
+from fgai.graph import degree, sum_by
+
+
+def quota(k: int | float, size: Tensor) -> Tensor:
+    """How many entries are the top ones of vectors of these sizes: min(k, size), or ceil(k size) for a fraction.
+
+    >>> quota(3, torch.tensor([0, 2, 9])), quota(0.5, torch.tensor([0, 1, 5]))
+    (tensor([0, 2, 3]), tensor([0, 1, 3]))
+    """
+    if isinstance(k, int) and k >= 1:
+        return size.clamp(max=k)
+    if isinstance(k, float) and 0.0 < k <= 1.0:
+        return (size.double() * k).round(decimals=9).ceil().to(size.dtype)
+    raise SettingError(f"k is {k!r}; give a whole number of neighbours (1, 2, ...) or a fraction of them (0.0, 1.0]")
+
+
+def rank(weight: Tensor, index: Tensor, num: int) -> Tensor:
+    """The place of each entry within its own vector, 0 for the largest; [E] or [E, H], as `weight`.
+
+    >>> rank(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([0, 0, 1]), 2)
+    tensor([1, 0, 0])
+    """
+    by_weight = weight.argsort(dim=0, descending=True, stable=True)
+    by_vector = index[by_weight].argsort(dim=0, stable=True)
+    order = by_weight.gather(0, by_vector)
+    sizes = degree(index, num)
+    start = sizes.cumsum(0) - sizes
+    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes)
+    place = place.view(-1, *[1] * (weight.dim() - 1)).expand_as(order)
+    return torch.empty_like(order).scatter_(0, order, place)
+
+
+def top(weight: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
+    """T_k as a mask: the k largest entries of each vector.
+
+    >>> top(torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0, 0, 0]), 1, k=2)
+    tensor([False,  True,  True])
+    """
+    allowed = quota(k, degree(index, num))[index]
+    return rank(weight, index, num) < allowed.view(-1, *[1] * (weight.dim() - 1))
+
+
+def overlap(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
+    """V_k(w, v) = |T_k(w) & T_k(v)| / min(k, size) of each vector; NaN where a vector is empty.
+
+    [E] -> [num], [E, H] -> [num, H]
+
+    >>> w, v = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.6, 0.1, 0.3])
+    >>> overlap(w, v, torch.zeros(3, dtype=torch.long), 1, k=2)
+    tensor([0.5000])
+    """
+    both = top(weight, index, num, k) & top(other, index, num, k)
+    shared = sum_by(both.to(weight.dtype), index, num)
+    size = quota(k, degree(index, num)).to(weight.dtype)
+    return shared / size.view(-1, *[1] * (weight.dim() - 1))
+
+
+def topk_loss(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
+    """L_k(w, v) = (|w - v|_1 over T_k(w) + |w - v|_1 over T_k(v)) / 2k of each vector; 0 where it is empty.
+
+    The sets are constants, the distance has a gradient. A fraction k means ceil(k size).
+    [E] -> [num], [E, H] -> [num, H]
+
+    >>> w, v = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.6, 0.1, 0.3])
+    >>> topk_loss(w, v, torch.zeros(3, dtype=torch.long), 1, k=2)
+    tensor([0.1000])
+    """
+    counted = top(weight, index, num, k).to(weight.dtype) + top(other, index, num, k).to(weight.dtype)
+    total = sum_by(counted * (weight - other).abs(), index, num)
+    sizes = quota(k, degree(index, num)).clamp(min=1) if isinstance(k, float) else torch.full_like(index[:1], k)
+    return total / (2 * sizes).to(weight.dtype).view(-1, *[1] * (weight.dim() - 1))

@@ -1,0 +1,60 @@
+"""What every test shares: one thread, hypothesis without chance, and the datasets, each read once."""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import settings
+
+from fgai import datasets
+from fgai.datasets.split import split_nodes
+
+torch.set_num_threads(1)
+settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("ci")
+
+
+class Facts(NamedTuple):
+    """What the tests ask of a dataset; the graph itself is let go, since Physics alone holds 1.2 GB."""
+
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    masks: torch.Tensor  # [3, N]: train, val, test
+
+
+@pytest.fixture(scope="session")
+def shelf():
+    """The folder of raw files."""
+    if "FGAI_RAW" not in os.environ:
+        pytest.skip("FGAI_RAW is not set; it names the folder that holds the raw files and SOURCES.md")
+    return Path(os.environ["FGAI_RAW"])
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory):
+    """Where datasets are cached: `$FGAI_DATA` keeps them between runs."""
+    return Path(os.environ.get("FGAI_DATA") or tmp_path_factory.mktemp("fgai-data"))
+
+
+@pytest.fixture(scope="session")
+def facts(shelf, data_root):
+    """`facts(name)`: a dataset's size and its split by seed 0."""
+
+    @cache
+    def read(name):
+        data = datasets.load(name, seed=0, root=data_root)
+        masks = torch.stack([data.train_mask, data.val_mask, data.test_mask])
+        return Facts(data.num_nodes, data.num_edges, data.num_features, int(data.y.unique().numel()), masks)
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def community():
+    """A small graph that is easy to learn, with its split."""
+    return split_nodes(datasets.synthetic(200, 1_200, features=16, classes=4, signal=1.0, seed=3), seed=3)

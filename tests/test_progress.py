@@ -1,0 +1,28 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fgai.progress import progress
+
+CODE = """
+from fgai.progress import progress
+with progress("counting", total=2) as advance:
+    advance("one")
+    advance("two")
+"""
+COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+forced = pytest.mark.xfail(reason="src: rich's Console.is_terminal is true by these variables, piped or not")
+
+
+@pytest.mark.parametrize("setting", [{}, *(pytest.param({name: "1"}, marks=forced, id=name) for name in COLOURS[:2])])
+def test_nothing_is_written_when_output_is_piped(setting):
+    plain = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    done = subprocess.run([sys.executable, "-c", CODE], env=plain | setting, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_an_error_inside_goes_through():
+    with pytest.raises(ZeroDivisionError), progress("counting", total=1) as advance:
+        advance(str(1 / 0))

@@ -1,0 +1,83 @@
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GATConv, HANConv
+
+from fgai.errors import CallError
+from fgai.reading import Reader, read
+
+GRAPH = Data(x=torch.randn(4, 3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), edge_attr=torch.randn(3, 2))
+
+
+class TakesData(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = GATConv(3, 2)
+
+    def forward(self, data):
+        return self.conv(data.x, data.edge_index)
+
+
+class NeedsMore(TakesData):
+    def forward(self, x, edge_index, curvature):
+        return self.conv(x, edge_index)
+
+
+def test_the_parameters_of_forward_are_filled_by_name():
+    conv = GATConv(3, 2, edge_dim=2).eval()
+    expected = conv(GRAPH.x, GRAPH.edge_index, GRAPH.edge_attr)
+    assert torch.equal(Reader(conv)(GRAPH).logits, expected)
+
+
+def test_a_model_that_takes_the_graph_itself_is_given_it():
+    net = TakesData().eval()
+    assert torch.equal(Reader(net)(GRAPH).logits, net(GRAPH))
+
+
+def test_a_parameter_that_the_graph_lacks_is_named_with_the_remedy():
+    with pytest.raises(CallError, match=r"curvature.*call=lambda model, data"):
+        read(NeedsMore(), GRAPH)
+
+
+def test_a_call_says_how_a_model_is_called():
+    net = NeedsMore().eval()
+    reading = Reader(net, call=lambda model, data: model(2 * data.x, data.edge_index, None))(GRAPH)
+    assert torch.equal(reading.logits, net(2 * GRAPH.x, GRAPH.edge_index, None))
+
+
+def test_an_answer_that_is_not_one_tensor_is_refused():
+    with pytest.raises(CallError, match="tuple"):
+        Reader(GATConv(3, 2), call=lambda model, d: model(d.x, d.edge_index, return_attention_weights=True))(GRAPH)
+
+
+def test_a_heterogeneous_graph_is_read_with_a_call_that_picks_the_answer():
+    data = HeteroData()
+    data["a"].x, data["b"].x = torch.randn(3, 4), torch.randn(2, 4)
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    data["b", "to", "a"].edge_index = torch.tensor([[0, 1], [0, 1]])
+    model = HANConv(4, 6, data.metadata(), heads=2)
+    with pytest.raises(CallError, match="dict"):
+        read(model, data)
+    reading = read(model, data, call=lambda m, d: m(d.x_dict, d.edge_index_dict)["b"])
+    assert reading.logits.shape == (2, 6) and list(reading.attention) == ["", "@1"]
+
+
+def test_reading_evaluates_without_gradients_and_gives_every_module_its_mode_back():
+    net = TakesData().train()
+    net.conv.eval()
+    reading = read(net, GRAPH)
+    assert not reading.logits.requires_grad
+    assert net.training and not net.conv.training
+
+
+def test_one_logit_is_a_binary_answer():
+    reading = read(GATConv(3, 1), GRAPH)
+    torch.testing.assert_close(reading.probs[:, 1], reading.logits[:, 0].sigmoid())
+    torch.testing.assert_close(reading.probs.sum(1), torch.ones(4))
+
+
+def test_detached_readings_have_no_history():
+    reading = Reader(GATConv(3, 2))(GRAPH).detach()
+    assert not reading.logits.requires_grad
+    assert not reading.explanation.weight.requires_grad and not reading.explanation.score.requires_grad
