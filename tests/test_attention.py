@@ -128,7 +128,6 @@ def test_entropy_is_scipys_over_that_of_uniform_and_nan_below_two_neighbours(att
     close(value, np.array(expected).reshape(value.shape), attention.weight.dtype)
 
 
-@pytest.mark.xfail(reason="src: torch.where over total / log(1) sends 0 * inf back to such a target's edge")
 def test_the_gradient_of_entropy_is_finite_beside_a_target_of_one_neighbour():
     weight = torch.tensor([[0.25], [0.75], [1.0]], requires_grad=True)
     value = entropy(Attention(weight, torch.tensor([[0, 1, 0], [0, 0, 1]]), 2))

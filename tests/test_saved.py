@@ -93,7 +93,6 @@ def test_another_format_is_refused_by_its_number(community, tmp_path):
         saved.load(tmp_path)
 
 
-@pytest.mark.xfail(reason="src: what the manifest holds is taken on trust once its format is right")
 @pytest.mark.parametrize("content", ["[]", '{"format": 1}'])
 def test_a_manifest_without_its_entries_is_refused_in_words(community, tmp_path, content):
     keep(tmp_path, community)
@@ -102,7 +101,6 @@ def test_a_manifest_without_its_entries_is_refused_in_words(community, tmp_path,
         saved.load(tmp_path)
 
 
-@pytest.mark.xfail(reason="src: torch's own error comes through", raises=RuntimeError)
 def test_weights_that_do_not_fit_the_manifests_shape_are_refused_in_words(community, tmp_path):
     keep(tmp_path, community)
     rewrite(tmp_path, classes=5)

@@ -1,8 +1,11 @@
 """fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
 
-from fgai import backbones, datasets, methods, metrics
+from fgai import adversary, backbones, datasets, methods, metrics
+from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
 from fgai.attention import Attention
+from fgai.audit import AuditReport, Comparison, audit, compare
 from fgai.errors import FGAIError
+from fgai.explainer import AttentionExplainer
 from fgai.methods import Fit, Vanilla
 from fgai.reading import Reader, Reading, read
 from fgai.tap import AttentionPoint, Tap
@@ -10,15 +13,27 @@ from fgai.tap import AttentionPoint, Tap
 __version__ = "0.1.0"
 __all__ = [
     "Attention",
+    "AttentionBall",
+    "AttentionExplainer",
     "AttentionPoint",
+    "AuditReport",
+    "Comparison",
+    "EdgeRewiring",
     "FGAIError",
+    "FeatureBall",
     "Fit",
+    "NodeInjection",
+    "Perturbation",
     "Reader",
     "Reading",
+    "Strongest",
     "Tap",
     "Vanilla",
     "__version__",
+    "adversary",
+    "audit",
     "backbones",
+    "compare",
     "datasets",
     "methods",
     "metrics",

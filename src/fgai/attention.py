@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fgai.graph import degree, edge_keys, match, sum_by
+from fgai.graph import degree, edge_keys, locate, match, sum_by
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,18 @@ class Attention:
         edge_index = torch.stack([keys % base, keys // base])
         return replace(self, weight=sum_by(self.weight, row, keys.numel()), edge_index=edge_index, score=None)
 
-    def on(self, edge_index: Tensor) -> Tensor:
-        """The weights of these edges, in this order; [2, M] -> [M, H]. Parallel edges add up."""
+    def on(self, edge_index: Tensor, absent: float | None = None) -> Tensor:
+        """The weights of these edges, in this order; [2, M] -> [M, H]. Parallel edges add up.
+
+        An edge that is not here gets the weight `absent`; without it, that is an error.
+        """
         once = self.coalesce()
-        return once.weight[match(edge_index, once.edge_index)]
+        if absent is None:
+            return once.weight[match(edge_index, once.edge_index)]
+        at = locate(edge_index, once.edge_index)
+        here = (at >= 0)[:, None]
+        found = once.weight[at.clamp(min=0)] if len(once.weight) else once.weight.new_zeros(len(at), self.heads)
+        return torch.where(here, found, absent)
 
 
 def uniform(attention: Attention) -> Attention:
@@ -97,4 +105,4 @@ def entropy(attention: Attention) -> Tensor:
     """
     total = -sum_by(torch.special.xlogy(attention.weight, attention.weight), attention.target, attention.num_targets)
     size = attention.degree[:, None].to(total.dtype)
-    return torch.where(size > 1, total / size.log(), torch.nan)
+    return torch.where(size > 1, total / size.clamp(min=2).log(), torch.nan)

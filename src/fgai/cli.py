@@ -1,23 +1,31 @@
-"""The command line: `fgai ls`, `fgai train`."""
+"""The command line: `fgai ls`, `fgai train`, `fgai audit`."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from torch import nn
+from torch_geometric.data import Data
 
 from fgai import datasets, saved
+from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
+from fgai.audit import audit as run_audit
 from fgai.backbones import BACKBONES, build
 from fgai.datasets import DATASETS
-from fgai.errors import FGAIError
+from fgai.errors import DataError, FGAIError
+from fgai.graph import need
 from fgai.methods import METHODS, Vanilla
-from fgai.metrics import micro_f1
+from fgai.metrics import METRICS, micro_f1
 from fgai.reading import by_name
 
 app = typer.Typer(
@@ -25,7 +33,9 @@ app = typer.Typer(
     add_completion=False,
     help="Faithful, stable attention explanations for graph neural networks.",
 )
-REGISTRIES = (DATASETS, BACKBONES, METHODS)
+REGISTRIES = (DATASETS, BACKBONES, METHODS, ADVERSARIES, GAINS, METRICS)
+DataName = Annotated[str, typer.Option("--data", help="A dataset (`fgai ls`), or your own: module:function.")]
+Seed = Annotated[int, typer.Option(help="Decides the split, the initial weights and the dropout.")]
 
 
 @contextmanager
@@ -34,49 +44,106 @@ def _errors_in_words() -> Iterator[None]:
     try:
         yield
     except FGAIError as error:
-        Console(stderr=True).print(f"[red]fgai:[/red] {error}", highlight=False)
+        Console(stderr=True).print(f"[red]fgai:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
 
 @app.command("ls")
 def ls() -> None:
-    """List every registered dataset, backbone and method."""
+    """List every registered dataset, backbone, method, adversary, gain and metric."""
     table = Table("kind", "name", "what it is", box=None)
     for registry in REGISTRIES:
         for name in registry:
-            table.add_row(registry.kind, name, registry.about(name))
+            table.add_row(registry.kind, name, escape(registry.about(name)))
     Console().print(table)
 
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Option(help="A dataset; `fgai ls` lists them.")],
+    data: DataName,
     out: Annotated[Path, typer.Option(help="The folder to write the model to.")],
     backbone: Annotated[str, typer.Option(help="gat, gatv2 or gt.")] = "gat",
-    seed: Annotated[int, typer.Option(help="Decides the split, the initial weights and the dropout.")] = 0,
+    seed: Seed = 0,
     epochs: Annotated[int, typer.Option(help="The most epochs to train.")] = Vanilla.epochs,
 ) -> None:
     """Train a backbone on a dataset and save it: weights.safetensors and manifest.json."""
     with _errors_in_words():
-        prepare = BACKBONES[backbone].prepare
-        graph = prepare(datasets.compact(datasets.load(data, seed=seed)))
+        graph = _prepared(backbone, data, seed)
         method = Vanilla(epochs=epochs, seed=seed)
         fit = method.fit(build(backbone, graph, seed=seed), graph)
-        test = graph.test_mask
-        metrics = {"f1": micro_f1(by_name(fit.model, graph)[test], graph.y[test]), "val_f1": fit.best.val_f1}
+        x, y, test = (need(graph, name) for name in ("x", "y", "test_mask"))
+        metrics = {"f1": micro_f1(by_name(fit.model, graph)[test], y[test]), "val_f1": fit.best.val_f1}
         saved.save(
             out,
             fit.model,
             backbone=backbone,
-            features=graph.x.size(1),
-            classes=int(graph.y.max()) + 1,
+            features=x.size(1),
+            classes=int(y.max()) + 1,
             data=data,
             data_sha256=datasets.fingerprint(graph),
             method={"name": "vanilla", **asdict(method)},
             seed=seed,
             metrics=metrics,
         )
-    Console().print(
-        f"{backbone} on {data}, seed {seed}: test micro-F1 {metrics['f1']:.3f}, saved in {out}",
-        highlight=False,
-    )
+    typer.echo(f"{backbone} on {data}, seed {seed}: test micro-F1 {metrics['f1']:.3f}, saved in {out}")
+
+
+@app.command()
+def audit(
+    folder: Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")] = None,
+    model: Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")] = "",
+    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")] = None,
+    data: DataName = "",
+    nodes: Annotated[int, typer.Option(help="Injected nodes.")] = 20,
+    edges: Annotated[int, typer.Option(help="Links of each.")] = 20,
+    steps: Annotated[int, typer.Option(help="Steps of gradient ascent.")] = 10,
+    strongest: Annotated[bool, typer.Option(help="The adaptive ensemble instead of one attack.")] = False,
+    gain: Annotated[str, typer.Option(help="What the attack makes large; `fgai ls` lists them.")] = "cross-entropy",
+    seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
+    split: Annotated[int, typer.Option(help="The seed of the split that the model was trained on.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also save the report: .json, .md or .txt.")] = None,
+) -> None:
+    """Can I trust this attention? Attack a saved model, or your own, and report."""
+    with _errors_in_words():
+        net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data)
+        attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
+        report = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
+        if out is not None:
+            report.save(out)
+    typer.echo(report.text())
+
+
+def _ours(folder: Path | None, data: str) -> tuple[nn.Module, Data, str]:
+    if folder is None:
+        raise DataError("nothing to audit; name a folder that `fgai train` wrote, or give --model module:function")
+    found = saved.load(folder)
+    name, seed = data or found.manifest["data"], int(found.manifest.get("seed", 0))
+    return found.model, _prepared(found.manifest["backbone"], name, seed), str(folder)
+
+
+def _own(model: str, weights: Path | None, data: str, split: int) -> tuple[nn.Module, Data, str]:
+    if not data:
+        raise DataError("which graph? Give --data, a dataset of `fgai ls` or your own module:function")
+    net = _called(model)
+    return net if weights is None else saved.load_weights(net, weights), _graph(data, split), model
+
+
+def _graph(name: str, seed: int) -> Data:
+    return _called(name) if ":" in name else datasets.load(name, seed=seed)
+
+
+def _prepared(backbone: str, name: str, seed: int) -> Data:
+    prepare = BACKBONES[backbone].prepare
+    return prepare(datasets.compact(_graph(name, seed)))
+
+
+def _called(path: str) -> Any:
+    """What `module:function` returns; the module may lie in the current folder."""
+    module, _, function = path.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise DataError(f"{path}: {error}; give module:function, for a module in this folder or installed") from error
+    finally:
+        sys.path.pop(0)

@@ -21,8 +21,9 @@ def kl_terms(p: Tensor, q: Tensor) -> Tensor:
 
 def jsd_terms(p: Tensor, q: Tensor) -> Tensor:
     """(p log(p / m) + q log(q / m)) / 2 with m = (p + q) / 2, entry by entry."""
-    middle = 0.5 * (p + q)
-    return 0.5 * (kl_terms(p, middle) + kl_terms(q, middle))
+    tiny = torch.finfo(p.dtype).tiny  # keeps gradients finite where a softmax has underflown
+    middle = (0.5 * (p + q)).clamp(min=tiny).log()
+    return 0.5 * (p * (p.clamp(min=tiny).log() - middle) + q * (q.clamp(min=tiny).log() - middle))
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from torch_geometric.data import Data
 
 from fgai.errors import DataError, MatchError
 
+KEPT = ("x", "edge_index", "edge_label", "edge_label_index")  # not padded: joined by hand, or links to predict
+
 
 def edge_keys(edge_index: Tensor, base: int) -> Tensor:
     """One integer per edge, `target * base + source`: sorted, it groups edges by target.
@@ -95,16 +97,21 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     """
     old, edges, more = need(data, "x"), need(data, "edge_index"), copy.copy(data)
     for name, value in data.to_dict().items():
-        if name not in ("x", "edge_index") and isinstance(value, Tensor):
+        if name not in KEPT and isinstance(value, Tensor):
             if data.is_node_attr(name):
                 more[name] = _padded(value, x.size(0))
             elif data.is_edge_attr(name):
                 more[name] = _padded(value, edge_index.size(1))
-    more.x = torch.cat([old, with_every_entry(x)]).coalesce() if old.is_sparse else torch.cat([old, x])
+    more.x = stacked(old, x)
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
         more.num_nodes = old.size(0) + x.size(0)
     return more
+
+
+def add_edges(data: Data, edge_index: Tensor) -> Data:
+    """The graph with `edge_index` as further edges; their attributes are filled as `add_nodes` fills them."""
+    return add_nodes(data, torch.zeros(0, need(data, "x").size(1), dtype=need(data, "x").dtype), edge_index)
 
 
 def delete_edges(data: Data, gone: Tensor) -> Data:
@@ -117,14 +124,21 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     return data.edge_subgraph(~gone)
 
 
-def with_every_entry(x: Tensor) -> Tensor:
-    """A dense matrix as a sparse one that stores its zeros too, so that gradients reach every entry."""
-    rows, columns = x.shape
-    row = torch.arange(rows, device=x.device).repeat_interleave(columns)
+def stacked(old: Tensor, x: Tensor) -> Tensor:
+    """The rows of `x` below those of `old`; if those are sparse, zeros are stored too, so that gradients reach them.
+
+    >>> stacked(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
+    torch.Size([3, 2])
+    """
+    if not old.is_sparse:
+        return torch.cat([old, x])
+    old, (rows, columns) = old.coalesce(), x.shape
+    row = torch.arange(old.size(0), old.size(0) + rows, device=x.device).repeat_interleave(columns)
     column = torch.arange(columns, device=x.device).repeat(rows)
-    return torch.sparse_coo_tensor(
-        torch.stack([row, column]), x.flatten(), x.shape, is_coalesced=True, check_invariants=False
-    )
+    indices = torch.cat([old.indices(), torch.stack([row, column])], dim=1)
+    values = torch.cat([old.values(), x.flatten()])
+    size = (old.size(0) + rows, columns)
+    return torch.sparse_coo_tensor(indices, values, size, is_coalesced=True, check_invariants=False)
 
 
 def _padded(value: Tensor, rows: int) -> Tensor:

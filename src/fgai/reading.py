@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai.attention import Attention
 from fgai.errors import CallError
-from fgai.tap import NOTHING, Deltas, Tap
+from fgai.tap import NOTHING, Deltas, Edit, Tap
 
 Graph = Data | HeteroData
 Call = Callable[[nn.Module, Any], Tensor]
@@ -64,9 +64,11 @@ class Reader:
         self.call = call or by_name
         self._tap = Tap(model)
 
-    def __call__(self, graph: Graph, *, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING) -> Reading:
-        """Read `graph`, with perturbations of the attention weights and scores, by site, shaped like them."""
-        with self._tap.open(plus_weight, plus_score) as caught:
+    def __call__(
+        self, graph: Graph, *, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING, edit: Edit | None = None
+    ) -> Reading:
+        """Read `graph`, with its attention perturbed by site (shaped like the weights) or replaced by `edit`."""
+        with self._tap.open(plus_weight, plus_score, edit) as caught:
             logits = self.call(self.model, graph)
         if not isinstance(logits, Tensor):
             raise CallError(

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
 from fgai.backbones import BACKBONES
-from fgai.bench.rows import versions
 from fgai.errors import DataError
 from fgai.files import whole, write_json
+from fgai.versions import versions
 
 FORMAT = 1
 
@@ -46,15 +47,24 @@ def load(folder: str | Path) -> Saved:
     folder = Path(folder)
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
+        version, digest = manifest["format"], manifest["weights_sha256"]
+        name, features, classes = manifest["backbone"], int(manifest["features"]), int(manifest["classes"])
         content = (folder / "weights.safetensors").read_bytes()
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError) as error:
-        raise DataError(f"{folder} holds no saved model ({error}); `fgai train --out {folder}` writes one") from error
-    if manifest.get("format") != FORMAT:
-        raise DataError(
-            f"{folder} has format {manifest.get('format')!r}, this fgai reads {FORMAT}; use the version that wrote it"
-        )
-    if hashlib.sha256(content).hexdigest() != manifest["weights_sha256"]:
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder} holds no saved model ({error!r}); `fgai train --out {folder}` writes one") from error
+    if version != FORMAT:
+        raise DataError(f"{folder} has format {version!r}, this fgai reads {FORMAT}; use the version that wrote it")
+    if hashlib.sha256(content).hexdigest() != digest:
         raise DataError(f"the weights in {folder} are not the ones its manifest describes; train or copy it again")
-    model = BACKBONES[manifest["backbone"]](manifest["features"], manifest["classes"])
-    load_model(model, str(folder / "weights.safetensors"))
-    return Saved(model.eval(), manifest)
+    return Saved(load_weights(BACKBONES[name](features, classes), folder / "weights.safetensors").eval(), manifest)
+
+
+def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
+    """Fill any model with the weights of a safetensors file, and return it."""
+    try:
+        load_model(model, str(path))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise DataError(
+            f"{path} does not fit {type(model).__name__} ({error}); build the model it was saved from"
+        ) from error
+    return model

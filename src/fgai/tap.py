@@ -13,7 +13,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType, MappingProxyType
 from typing import Any
 
@@ -27,6 +27,7 @@ from fgai.attention import Attention
 from fgai.errors import TapError
 
 Deltas = Mapping[str, Tensor]
+Edit = Callable[[str, Attention], Tensor]  # the weights that act instead, given a site and its attention
 NOTHING: Deltas = MappingProxyType({})
 _SOFTMAX = inspect.signature(softmax)
 
@@ -62,6 +63,7 @@ class Catch:
 
     plus_weight: Deltas
     plus_score: Deltas
+    edit: Edit | None
     calls: dict[str, list[_Call]] = field(default_factory=lambda: defaultdict(list))
     edges: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
 
@@ -89,16 +91,10 @@ class Catch:
         site = _site(name, len(self.calls[name]))
         score = given["src"] = _nudged(site, given["src"], self.plus_score, "scores")
         weight = _nudged(site, softmax(**given), self.plus_weight, "weights")
-        index, num_targets = given["index"], given.get("num_nodes")
-        self.calls[name].append(
-            _Call(
-                _flat(score),
-                _flat(weight),
-                index,
-                int(index.max()) + 1 if num_targets is None else int(num_targets),
-            )
-        )
-        return weight
+        index, num = given["index"], given.get("num_nodes")
+        call = _Call(_flat(score), _flat(weight), index, int(index.max()) + 1 if num is None else int(num))
+        self.calls[name].append(call if self.edit is None else _edited(site, call, self.edit))
+        return self.calls[name][-1].weight.view_as(weight)
 
     def note_edges(self, name: str, edge_index: Tensor, flow: str = "source_to_target") -> None:
         """Remembers the edges, source -> target, that a layer is about to attend over."""
@@ -128,24 +124,34 @@ class Tap:
             )
         self._refuse_nesting()
         self._catch: Catch | None = None
-        self._listening = {name: _listening(type(layer), self._softmax(name)) for name, layer in self.layers.items()}
+        self._listening: dict[tuple[str, type], type] = {}  # made once: a tap is opened many times in an attack
 
     @contextmanager
-    def open(self, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING) -> Iterator[Catch]:
-        """Catch attention; add `plus_weight` to weights and `plus_score` to scores, by site, shaped like them."""
+    def open(
+        self, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING, edit: Edit | None = None
+    ) -> Iterator[Catch]:
+        """Catch attention; add `plus_weight` to weights and `plus_score` to scores, by site, shaped like them.
+
+        `edit` puts other weights in their place: `edit(site, attention)`, whose sources are not known yet (-1).
+        """
         self._refuse_nesting()
-        catch = self._catch = Catch(plus_weight, plus_score)
+        catch = self._catch = Catch(plus_weight, plus_score, edit)
         with ExitStack() as undo:
             undo.callback(setattr, self, "_catch", None)
             undo.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code would not see the tap
             for name, layer in self.layers.items():
-                undo.enter_context(_seen_as(layer, self._listening[name]))
+                undo.enter_context(seen_as(layer, self._listener(name, type(layer))))
                 undo.callback(_watch_edges(name, layer, catch).remove)
             yield catch
 
     def _refuse_nesting(self) -> None:
         if any(isinstance(layer, _Tapped) for layer in self.layers.values()):
             raise TapError("the model is tapped already; leave the first `with` block before opening another")
+
+    def _listener(self, name: str, cls: type) -> type:
+        if (name, cls) not in self._listening:
+            self._listening[name, cls] = _listening(cls, self._softmax(name))
+        return self._listening[name, cls]
 
     def _softmax(self, name: str) -> Callable[..., Tensor]:
         def listen(*args: Any, **kwargs: Any) -> Tensor:
@@ -178,23 +184,26 @@ def _calls_softmax(function: Any) -> bool:
 def _listening(cls: type, replacement: Callable[..., Tensor]) -> type:
     """A subclass of `cls` in which PyG's softmax is `replacement`, also where a method reaches it by super()."""
     shims = [
-        type(owner.__name__, (owner,), {name: _rebound(f, replacement) for name, f in methods.items()})
+        type(owner.__name__, (owner,), {name: rebound(f, {softmax: replacement}) for name, f in methods.items()})
         for owner, methods in _owners(cls).items()
     ]
     bases = shims if shims[0].__base__ is cls else [cls, *shims]
     return type(cls.__name__, (*bases, _Tapped), {})
 
 
-def _rebound(function: FunctionType, replacement: Callable[..., Tensor]) -> FunctionType:
-    """The same code in a scope where PyG's softmax is `replacement`."""
-    scope = {name: replacement if value is softmax else value for name, value in function.__globals__.items()}
+def rebound(function: FunctionType, others: Mapping[Any, Any]) -> FunctionType:
+    """The same code in a scope where some global functions are others."""
+    scope = {
+        name: others.get(value, value) if callable(value) else value for name, value in function.__globals__.items()
+    }
     clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     clone.__kwdefaults__ = function.__kwdefaults__
     return clone
 
 
 @contextmanager
-def _seen_as(layer: nn.Module, cls: type) -> Iterator[None]:
+def seen_as(layer: nn.Module, cls: type) -> Iterator[None]:
+    """For the length of a block, a layer is of another class."""
     plain = type(layer)
     layer.__class__ = cls
     try:
@@ -232,6 +241,11 @@ def _nudged(site: str, value: Tensor, deltas: Deltas, what: str) -> Tensor:
             f"on this graph it needs {list(_flat(value).shape)}, one row per edge that the layer attends over"
         )
     return value + deltas[site].view_as(value)
+
+
+def _edited(site: str, call: _Call, edit: Edit) -> _Call:
+    ends = torch.stack([torch.full_like(call.index, -1), call.index])  # sources are not known at the softmax
+    return replace(call, weight=edit(site, Attention(call.weight, ends, call.num_targets, call.score)))
 
 
 def _empty(edge_index: Tensor) -> _Call:

@@ -80,5 +80,7 @@ def topk_loss(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | f
     """
     counted = top(weight, index, num, k).to(weight.dtype) + top(other, index, num, k).to(weight.dtype)
     total = sum_by(counted * (weight - other).abs(), index, num)
-    sizes = quota(k, degree(index, num)).clamp(min=1) if isinstance(k, float) else torch.full_like(index[:1], k)
+    sizes = (
+        quota(k, degree(index, num)).clamp(min=1) if isinstance(k, float) else torch.full((1,), k, device=index.device)
+    )
     return total / (2 * sizes).to(weight.dtype).view(-1, *[1] * (weight.dim() - 1))

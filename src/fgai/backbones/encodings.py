@@ -40,11 +40,13 @@ def _normalised_adjacency(edge_index: Tensor, num_nodes: int) -> sp.csr_matrix:
 def _leading(matrix: sp.csr_matrix, count: int, tolerance: float) -> np.ndarray:
     """Eigenvectors by falling eigenvalue; [N, count]. A matrix too small for Lanczos is solved whole."""
     num_nodes = int(matrix.get_shape()[0])
-    if num_nodes <= max(64, 2 * count):
+    if matrix.nnz == 0:  # every vector is an eigenvector
+        values, vectors = np.zeros(count), np.eye(num_nodes, count)
+    elif num_nodes <= max(64, 2 * count + 1):
         values, vectors = np.linalg.eigh(matrix.toarray())
     else:
         start = np.random.default_rng(0).standard_normal(num_nodes)
-        width = min(64, num_nodes - 1)
+        width = min(max(64, 2 * count + 1), num_nodes - 1)
         precise: Any = tolerance  # SciPy's stubs take it for an int
         values, vectors = eigsh(matrix, k=count, which="LA", tol=precise, ncv=width, v0=start)
     return vectors[:, np.argsort(-values, kind="stable")[:count]]

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-import platform
 import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fgai.files import write_json
-
-
-def versions() -> dict[str, str]:
-    """What the figures were made with."""
-    return {name: version(name) for name in ("fgai", "torch", "torch-geometric")} | {
-        "python": platform.python_version()
-    }
+from fgai.versions import versions
 
 
 def peak_mb() -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from filelock import FileLock
+
+from fgai.files import whole
 
 
 def cache(root: str | Path | None = None) -> Path:
@@ -23,13 +24,11 @@ def locked(root: Path, name: str) -> FileLock:
 
 
 def bring(raw: str, root: Path) -> None:
-    """Copy the folder `raw` from `$FGAI_RAW` into the cache, whole or not at all, if it is not there yet."""
+    """Copy the files of the folder `raw` from `$FGAI_RAW` that the cache does not have, each whole or not at all."""
     shelf = os.environ.get("FGAI_RAW")
-    if not shelf or (root / raw).exists() or not (Path(shelf) / raw).is_dir():
+    if not shelf or not (Path(shelf) / raw).is_dir():
         return
-    (root / raw).parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root) as half:
-        copied = Path(half) / "raw"
-        shutil.copytree(Path(shelf) / raw, copied, copy_function=shutil.copyfile)
-        copied.chmod(0o755)  # a read-only shelf makes read-only copies
-        copied.rename(root / raw)
+    for source in (Path(shelf) / raw).iterdir():
+        if source.is_file() and not (root / raw / source.name).exists():
+            with whole(root / raw / source.name) as half:
+                shutil.copyfile(source, half)

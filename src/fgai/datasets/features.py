@@ -47,4 +47,5 @@ def _parts(value: Tensor) -> list[Tensor]:
     if not value.is_sparse and not value.is_floating_point():
         return [value.cpu()]
     value = value.cpu().coalesce() if value.is_sparse else value.cpu().to_sparse()
-    return [value.indices(), value.values()]
+    there = value.values() != 0
+    return [value.indices()[:, there], value.values()[there]]

@@ -10,6 +10,8 @@ from torch_geometric.utils import to_undirected
 from fgai.errors import SettingError
 from fgai.graph import edge_keys
 
+ROUNDS = 200
+
 
 def synthetic(
     nodes: int = 1_000,
@@ -32,6 +34,11 @@ def synthetic(
     >>> data.num_nodes, data.num_edges, data.is_undirected(), data.has_self_loops()
     (500, 4000, True, False)
     """
+    if classes < 1 or not 0 <= homophily <= 1 or exponent <= 1:
+        raise SettingError(
+            f"classes={classes}, homophily={homophily}, exponent={exponent}; give at least one class, a homophily in "
+            "[0, 1] and an exponent above 1"
+        )
     if edges % 2 or not 0 < edges <= nodes * (nodes - 1) // 4:
         raise SettingError(
             f"edges={edges} for nodes={nodes}; give an even number (both directions count), at most half of all pairs"
@@ -53,7 +60,7 @@ def _pairs(y: Tensor, popularity: Tensor, count: int, homophily: float, generato
     bounds = torch.cat([popularity.new_zeros(1), popularity[order].cumsum(0)])
     first = torch.searchsorted(y[order].contiguous(), torch.arange(int(y.max()) + 2))
     keys = torch.empty(0, dtype=torch.long)
-    while keys.numel() < count:
+    for _ in range(ROUNDS):
         draws = torch.rand(3, int(1.2 * (count - keys.numel())) + 64, generator=generator, dtype=torch.double)
         one = order[_position(bounds, draws[0] * bounds[-1])]
         low, high = bounds[first[y[one]]], bounds[first[y[one] + 1]]
@@ -61,6 +68,13 @@ def _pairs(y: Tensor, popularity: Tensor, count: int, homophily: float, generato
         two = order[_position(bounds, torch.where(inside, low + draws[1] * (high - low), draws[1] * bounds[-1]))]
         pairs = torch.stack([torch.minimum(one, two), torch.maximum(one, two)])[:, one != two]
         keys = torch.cat([keys, edge_keys(pairs, y.numel())]).unique()
+        if keys.numel() >= count:
+            break
+    else:
+        raise SettingError(
+            f"only {2 * keys.numel()} of {2 * count} edges were found in {ROUNDS} rounds; ask for fewer edges, or for "
+            "fewer classes or less homophily, which leave more pairs"
+        )
     keys = keys[torch.randperm(keys.numel(), generator=generator)[:count]]
     return torch.stack([keys % y.numel(), keys // y.numel()])
 

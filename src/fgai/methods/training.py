@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from fgai.accelerated import accelerated
+from fgai.errors import DataError
 from fgai.graph import need
 from fgai.metrics import micro_f1
 from fgai.progress import progress
@@ -57,11 +59,16 @@ def train(
     title: str,
 ) -> Fit:
     """Minimise the sum of `terms` over a copy of `model`; the best epoch by validation F1 (ties: by loss) is kept."""
+    if schedule.epochs < 1 or not need(data, "val_mask").any():
+        raise DataError(
+            f"{schedule.epochs} epochs and {int(need(data, 'val_mask').sum())} validation nodes; training needs at "
+            "least one of each, the best epoch is chosen by them"
+        )
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     history: list[Epoch] = []
     best, kept, chosen = (-1.0, 0.0), model.state_dict(), Epoch(-1, {}, 0.0)
-    with seeded(schedule.seed), progress(title, schedule.epochs) as advance:
+    with seeded(schedule.seed), accelerated(model), progress(title, schedule.epochs) as advance:
         for number in range(schedule.epochs):
             model.train()
             optimizer.zero_grad()

@@ -1,0 +1,110 @@
+"""Node injection: a few new nodes, linked to the graph, with features that climb the gain."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.adversary.base import ADVERSARIES, Best, Gain
+from fgai.adversary.perturbation import Attacked, Perturbation, undirected
+from fgai.errors import SettingError
+from fgai.graph import add_nodes, need, stacked
+from fgai.reading import Reader
+
+
+@dataclass(frozen=True)
+class Box:
+    """The features that an injected node may have, each between its own `low` and `high`."""
+
+    low: Tensor  # [F]
+    high: Tensor  # [F]
+
+    @property
+    def half(self) -> Tensor:
+        """Half the width, per feature: the unit of a step."""
+        return (self.high - self.low) / 2
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """The nearest point inside."""
+        return torch.minimum(torch.maximum(x, self.low), self.high)
+
+
+@ADVERSARIES.register("node-injection")
+@dataclass(frozen=True)
+class NodeInjection:
+    """`nodes` new nodes with `edges` links each; their features by projected gradient ascent inside a box.
+
+    x <- clamp(x + step * half-width * sign(d gain / d x)), `steps` times from a random start. The paper's budget is
+    20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges. `box=None` takes each
+    feature's own range from the data; `steps=0` leaves the features random, which is the floor. Links go to different
+    nodes, random ones or those in `targets`, and count in both directions.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversary import gains
+    >>> data = datasets.load("synthetic")
+    >>> read = Reader(backbones.build("gat", data).eval())
+    >>> attacked = NodeInjection(nodes=2, edges=3, steps=1)(read, data, gains.kl(read(data).detach()))
+    >>> attacked.graph.num_nodes - data.num_nodes, attacked.graph.num_edges - data.num_edges
+    (2, 12)
+    """
+
+    nodes: int = 20
+    edges: int = 20
+    steps: int = 10
+    step: float = 0.1
+    box: tuple[float, float] | None = (-1.0, 1.0)
+    targets: tuple[int, ...] | None = None
+    seed: int = 0
+
+    def __call__(self, read: Reader, graph: Data, gain: Gain) -> Attacked:
+        """The worst reading found."""
+        links, box, best = self._links(graph), self._box(graph), Best(read, graph, gain)
+        generator = torch.Generator().manual_seed(self.seed)
+        noise = torch.randn(self.nodes, box.low.numel(), generator=generator, dtype=box.low.dtype)
+        x = box.clamp((box.low + box.high) / 2 + 0.1 * box.half * noise)
+        wide = add_nodes(graph, x, links)  # its edges stay, so their order is found once
+        for _ in range(self.steps):
+            x.requires_grad_()
+            now = copy.copy(wide)
+            now.x = stacked(need(graph, "x"), x)
+            value = gain(read(now))
+            (slope,) = torch.autograd.grad(value, x)
+            best.offer(Perturbation(x.detach(), links), value)
+            x = box.clamp(x.detach() + self.step * box.half * slope.sign())
+        best.try_on(Perturbation(x, links))
+        return best.reading()
+
+    def _box(self, graph: Data) -> Box:
+        x = need(graph, "x")
+        if self.box is None:
+            x = x.to_dense() if x.is_sparse else x
+            return Box(x.min(0).values, x.max(0).values)
+        low, high = self.box
+        dtype = x.dtype if x.is_floating_point() else torch.float
+        return Box(torch.full((x.size(1),), low, dtype=dtype), torch.full((x.size(1),), high, dtype=dtype))
+
+    def _links(self, graph: Data) -> Tensor:
+        """Both directions of the links; a node's first links do not depend on how many it has; [2, 2 nodes edges]."""
+        size = int(graph.num_nodes or 0)
+        allowed = torch.arange(size) if self.targets is None else torch.tensor(self.targets).unique()
+        if not 0 < self.edges <= len(allowed) or self.nodes < 1:
+            raise SettingError(
+                f"{self.nodes} nodes with {self.edges} links each, and there are {len(allowed)} nodes to link to; "
+                "give at least one node, and no more links than there are targets"
+            )
+        chosen = [allowed[_distinct(self.edges, len(allowed), self.seed * 1_000_003 + i)] for i in range(self.nodes)]
+        new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
+        return undirected(torch.stack([new, torch.cat(chosen)]))
+
+
+def _distinct(count: int, size: int, seed: int) -> Tensor:
+    """The first `count` different numbers of a random sequence below `size`."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found |= dict.fromkeys(torch.randint(size, (64,), generator=generator).tolist())
+    return torch.tensor(list(found)[:count])

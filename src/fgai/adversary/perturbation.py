@@ -1,0 +1,122 @@
+"""A change that was made to a graph, or to the attention on it: kept, saved, and made again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.errors import DataError
+from fgai.files import whole
+from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, need
+from fgai.reading import Reader, Reading
+
+NO_EDGES = torch.empty(2, 0, dtype=torch.long)
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """What an adversary did: nodes and edges put in, edges taken out, features moved, attention nudged.
+
+    >>> change = Perturbation(x=torch.ones(1, 1), added=torch.tensor([[2, 0], [0, 2]]))
+    >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]))
+    >>> change.apply(data).edge_index.tolist()
+    [[0, 2, 0], [1, 0, 2]]
+    """
+
+    x: Tensor | None = None  # [M, F], features of injected nodes
+    added: Tensor = field(default_factory=lambda: NO_EDGES)  # [2, A], directed
+    dropped: Tensor = field(default_factory=lambda: NO_EDGES)  # [2, D], directed
+    moved: Tensor | None = None  # like `data.x` (its stored values where it is sparse): what is added to it
+    plus_weight: Mapping[str, Tensor] = field(default_factory=dict)
+    plus_score: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def apply(self, data: Data) -> Data:
+        """The perturbed graph; original nodes keep their numbers."""
+        if self.moved is not None:
+            data = _moved(data, self.moved)
+        if self.dropped.size(1):
+            edges = need(data, "edge_index")
+            data = delete_edges(data, locate(edges, self.dropped) >= 0)
+        if self.x is not None:
+            return add_nodes(data, self.x, self.added)
+        return add_edges(data, self.added) if self.added.size(1) else data
+
+    def read(self, read: Reader, data: Data) -> Attacked:
+        """What a model says of the perturbed graph, and where it looks."""
+        graph = self.apply(data)
+        reading = read(graph, plus_weight=self.plus_weight, plus_score=self.plus_score)
+        return Attacked(reading.logits, reading.attention, self, graph)
+
+    def kept(self, data: Data) -> Tensor:
+        """For each edge of `data`, its column in the perturbed graph, or -1 where it was dropped."""
+        return locate(need(data, "edge_index"), need(self.apply(data), "edge_index"))
+
+    def save(self, path: str | Path) -> None:
+        """Write to a safetensors file."""
+        parts = {name: getattr(self, name) for name in ("x", "added", "dropped", "moved")}
+        tensors = {name: part.detach().contiguous() for name, part in parts.items() if part is not None}
+        for name in ("plus_weight", "plus_score"):
+            tensors |= {f"{name}/{site}": delta.detach().contiguous() for site, delta in getattr(self, name).items()}
+        with whole(Path(path)) as half:
+            save_file(tensors, str(half), {"fgai": json.dumps({"perturbation": 1})})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Perturbation:
+        """Read back what `save` wrote."""
+        with safe_open(str(path), "pt") as file:
+            if "fgai" not in (file.metadata() or {}):
+                raise DataError(f"{path} holds no perturbation; Perturbation.save writes one")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+        nudges = {
+            kind: {name.removeprefix(f"{kind}/"): t for name, t in tensors.items() if name.startswith(f"{kind}/")}
+            for kind in ("plus_weight", "plus_score")
+        }
+        x, moved = tensors.get("x"), tensors.get("moved")
+        return cls(x, tensors["added"], tensors["dropped"], moved, nudges["plus_weight"], nudges["plus_score"])
+
+
+@dataclass(frozen=True)
+class Attacked(Reading):
+    """A reading under a perturbation, which it carries, with the perturbed graph."""
+
+    perturbation: Perturbation
+    graph: Data
+
+    def detach(self) -> Attacked:
+        """The same reading without its history of gradients."""
+        plain = super().detach()
+        return Attacked(plain.logits, plain.attention, self.perturbation, self.graph)
+
+
+def _moved(data: Data, change: Tensor) -> Data:
+    moved, x = copy.copy(data), need(data, "x")
+    if x.is_sparse:
+        x = x.coalesce()
+        moved.x = torch.sparse_coo_tensor(
+            x.indices(), x.values() + change, x.shape, is_coalesced=True, check_invariants=False
+        )
+    else:
+        moved.x = x + change
+    return moved
+
+
+def undirected(pairs: Tensor) -> Tensor:
+    """Both directions of each pair; [2, P] -> [2, 2P]."""
+    return torch.cat([pairs, pairs.flip(0)], dim=1)
+
+
+def pairs_of(edge_index: Tensor) -> Tensor:
+    """Each pair of linked nodes once, the smaller id first, without self-loops; sorted."""
+    low, high = edge_index.min(0).values, edge_index.max(0).values
+    base = int(edge_index.max()) + 1 if edge_index.numel() else 1
+    keys = edge_keys(torch.stack([low, high]), base)[low < high].unique()
+    return torch.stack([keys % base, keys // base])

@@ -1,0 +1,60 @@
+"""The nearest point of a ball, for one vector per node, stored as entries with the node each belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fgai.graph import degree, sum_by
+from fgai.topk import rank
+
+Projection = Callable[[Tensor, Tensor, int, float], Tensor]
+
+
+def onto_linf(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
+    """Every entry at most `radius`; [E, H] -> [E, H].
+
+    >>> onto_linf(torch.tensor([[2.0], [-0.5]]), torch.tensor([0, 0]), 1, radius=1.0).flatten()
+    tensor([ 1.0000, -0.5000])
+    """
+    return delta.clamp(-radius, radius)
+
+
+def onto_l2(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
+    """Each node's vector shortened to length `radius` if it is longer.
+
+    >>> onto_l2(torch.tensor([[3.0], [4.0]]), torch.tensor([0, 0]), 1, radius=1.0).flatten()
+    tensor([0.6000, 0.8000])
+    """
+    length = sum_by(delta.square(), index, num).sqrt()
+    return delta * (radius / length.clamp(min=radius))[index] if radius > 0 else torch.zeros_like(delta)
+
+
+def onto_l1(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
+    """Each node's entries shrunk towards zero by one amount t, (|d| - t)+, so that they add up to `radius`.
+
+    With |d| sorted, t = (sum of the m largest - radius) / m for the largest m whose m-th entry exceeds t
+    (Duchi et al. 2008).
+
+    >>> onto_l1(torch.tensor([[3.0], [1.0]]), torch.tensor([0, 0]), 1, radius=1.0).flatten()
+    tensor([1., 0.])
+    """
+    size, total = delta.abs(), sum_by(delta.abs(), index, num)
+    place = rank(size, index, num)
+    sizes = degree(index, num)
+    start = (sizes.cumsum(0) - sizes)[index][:, None]
+    ordered = torch.empty_like(size).scatter_(0, place + start, size)
+    by_node = torch.arange(num, device=index.device).repeat_interleave(sizes)
+    running = ordered.cumsum(0)
+    before = (running - ordered).gather(0, (sizes.cumsum(0) - sizes)[by_node][:, None].expand_as(ordered))
+    count = (torch.arange(len(index), device=index.device) - (sizes.cumsum(0) - sizes)[by_node] + 1)[:, None]
+    shrink = (running - before - radius) / count
+    active = sum_by((ordered > shrink).to(size.dtype), by_node, num)  # a prefix of each node's sorted entries
+    last = ((sizes.cumsum(0) - sizes)[:, None] + active.long() - 1).clamp(min=0, max=max(len(index) - 1, 0))
+    amount = torch.where(total > radius, shrink.gather(0, last) if len(index) else total, 0.0)
+    return delta.sign() * (size - amount[index]).clamp(min=0)
+
+
+PROJECTIONS: dict[str, Projection] = {"l1": onto_l1, "l2": onto_l2, "linf": onto_linf}

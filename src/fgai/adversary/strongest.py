@@ -1,0 +1,57 @@
+"""The adaptive ensemble: several attacks of one budget, each with several gains and restarts; the worst is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch_geometric.data import Data
+
+from fgai.adversary.base import ADVERSARIES, Best, Gain
+from fgai.adversary.gains import GAINS
+from fgai.adversary.injection import NodeInjection
+from fgai.adversary.perturbation import Attacked
+from fgai.reading import Reader
+
+
+@ADVERSARIES.register("strongest")
+@dataclass(frozen=True)
+class Strongest:
+    """The worst of many node injections, judged by the gain that is asked for.
+
+    Every member injects `nodes` nodes. Members differ in the links per node (`edges`), in the gain that their features
+    climb (`climbing`; the one asked for may have no gradient), in the pace (steps and their size: many small ones, or
+    few large ones), and in `restarts` with other seeds. Each attacks the model at hand through its own gradients.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversary import gains
+    >>> data = datasets.load("synthetic")
+    >>> read = Reader(backbones.build("gat", data).eval())
+    >>> attack = Strongest(nodes=2, edges=(2, 4), climbing=("kl",), paces=((2, 0.5),), restarts=1)
+    >>> attack(read, data, gains.flips(read(data).detach())).graph.num_nodes - data.num_nodes
+    2
+    """
+
+    nodes: int = 20
+    edges: tuple[int, ...] = (20, 40)
+    climbing: tuple[str, ...] = ("cross-entropy", "margin", "kl")
+    paces: tuple[tuple[int, float], ...] = ((40, 0.1), (10, 0.4))
+    restarts: int = 1
+    box: tuple[float, float] | None = (-1.0, 1.0)
+    seed: int = 0
+
+    def __call__(self, read: Reader, graph: Data, gain: Gain) -> Attacked:
+        """The worst reading found by any member."""
+        with torch.no_grad():
+            clean = read(graph).detach()
+        best = Best(read, graph, gain)
+        for member, name in product(self.members(), self.climbing):
+            best.try_on(member(read, graph, GAINS[name](clean)).perturbation)
+        return best.reading()
+
+    def members(self) -> Iterator[NodeInjection]:
+        """The attacks that are tried, for every gain that is climbed."""
+        for restart, edges, (steps, step) in product(range(self.restarts), self.edges, self.paces):
+            yield NodeInjection(self.nodes, edges, steps, step, self.box, seed=self.seed + 1_000 * restart)

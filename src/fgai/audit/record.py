@@ -1,0 +1,151 @@
+"""What an audit found: every metric with its spread, the nodes that moved most, the verdict; to read, to keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fgai.audit.verdict import Verdict
+from fgai.errors import DataError
+from fgai.files import whole
+from fgai.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric over seeds: mean, standard deviation, and a 95 % bootstrap interval of the mean."""
+
+    mean: float
+    deviation: float
+    low: float
+    high: float
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: list[float], resamples: int = 2_000) -> Figure:
+        """The figure of these values, one per seed; the resampling is seeded.
+
+        >>> Figure.of([0.2, 0.4]).mean
+        0.30000000000000004
+        """
+        found = np.asarray(values, dtype=float)
+        draws = np.random.default_rng(0).integers(len(found), size=(resamples, len(found)))
+        low, high = np.percentile(found[draws].mean(axis=1), [2.5, 97.5])
+        deviation = float(found.std(ddof=1)) if len(found) > 1 else 0.0
+        return cls(float(found.mean()), deviation, float(low), float(high), tuple(map(float, found)))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A node whose explanation moved: mean V_k and moved attention over seeds, and its answers."""
+
+    node: int
+    overlap: float
+    shift: float
+    answer: int
+    answers_attacked: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """The answer to "can I trust this attention?" for one model, one graph and one adversary."""
+
+    model: str
+    graph: Mapping[str, int]
+    adversary: Mapping[str, Any]
+    gain: str
+    seeds: int
+    clean: Mapping[str, float]
+    attacked: Mapping[str, Figure]
+    floor: Mapping[str, float]
+    moved: tuple[Moved, ...]
+    verdict: Verdict
+    versions: Mapping[str, str]
+
+    def worst(self, count: int = 10) -> tuple[Moved, ...]:
+        """The nodes whose explanation moved most."""
+        return self.moved[:count]
+
+    def lines(self) -> list[tuple[str, str, str, str]]:
+        """Metric, clean value, attacked value with its spread, direction: the body of every table."""
+        return [
+            (
+                name,
+                f"{self.clean[name]:.4g}",
+                f"{figure.mean:.4g} ± {figure.deviation:.2g} [{figure.low:.4g}, {figure.high:.4g}]",
+                METRICS[name].better,
+            )
+            for name, figure in self.attacked.items()
+        ]
+
+    @property
+    def title(self) -> str:
+        """What was audited, by what."""
+        settings = ", ".join(
+            f"{name}={value}" for name, value in self.adversary.items() if name not in ("name", "seed")
+        )
+        return f"{self.model} under {self.adversary['name']}({settings}), gain {self.gain}, {self.seeds} seed(s)"
+
+    def text(self) -> str:
+        """For the terminal."""
+        rows = [("", "clean", "attacked: mean ± deviation [95 %]", "better"), *self.lines()]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join(
+            [self.title, f"Verdict: {self.verdict.word}", *map("  because {}".format, self.verdict.reasons), *body]
+        )
+
+    def markdown(self) -> str:
+        """For a page."""
+        head = ["| metric | clean | attacked: mean ± deviation [95 %] | better |", "| --- | --- | --- | --- |"]
+        reasons = "; ".join(self.verdict.reasons)
+        rows = [f"| {' | '.join(row)} |" for row in self.lines()]
+        return "\n".join([f"{self.title}\n\n**{self.verdict.word}**: {reasons}\n", *head, *rows, ""])
+
+    def json(self) -> str:
+        """Everything, as JSON; numbers that are not finite become null."""
+        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write to `.json` (which `load` reads), `.md` or `.txt`."""
+        writers = {".json": self.json, ".md": self.markdown, ".txt": self.text}
+        path = Path(path)
+        if path.suffix not in writers:
+            raise DataError(f"a report is saved as {', '.join(writers)}, and {path} ends in {path.suffix or 'nothing'}")
+        with whole(path) as half:
+            half.write_text(writers[path.suffix]() + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> AuditReport:
+        """Read back what `save` wrote to a `.json` file."""
+        try:
+            raw = json.loads(Path(path).read_text())
+            attacked = {
+                name: Figure(**{**figure, "values": tuple(map(_number, figure["values"]))})
+                for name, figure in raw["attacked"].items()
+            }
+            moved = tuple(Moved(**{**row, "answers_attacked": tuple(row["answers_attacked"])}) for row in raw["moved"])
+            verdict = Verdict(raw["verdict"]["word"], tuple(raw["verdict"]["reasons"]))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"{path} holds no audit ({error!r}); AuditReport.save writes one") from error
+        return cls(**{**raw, "attacked": attacked, "moved": moved, "verdict": verdict})
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

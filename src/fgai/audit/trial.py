@@ -1,0 +1,47 @@
+"""A trial: a model on a graph as it is, or after an adversary has been at it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.adversary import GAINS, Adversary, Attacked
+from fgai.metrics import METRICS, Trial
+from fgai.reading import Reader, Reading
+
+
+def calm(read: Reader, data: Data) -> Trial:
+    """The model on the clean graph, judged on `data.test_mask` or on all nodes.
+
+    Without `data.y` the model's own clean answers are the labels.
+    """
+    with torch.no_grad():
+        clean = read(data).detach()
+    y, judged = data.get("y"), data.get("test_mask")
+    return Trial(
+        read, data, clean, clean, _answers(clean) if y is None else y, _everyone(clean) if judged is None else judged
+    )
+
+
+def under(adversary: Adversary, gain: str, trial: Trial, seed: int) -> Trial:
+    """The same model after the adversary, with this seed, has made `gain` large; its gradients lead the attack."""
+    seeded: Any = replace(adversary, seed=seed)  # pyright: ignore[reportArgumentType], adversaries are dataclasses
+    now: Attacked = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
+    return replace(trial, graph=now.graph, now=now)
+
+
+def measure(trial: Trial) -> dict[str, float]:
+    """Every registered metric of a trial."""
+    return {name: metric.compute(trial) for name, metric in METRICS.items()}
+
+
+def _answers(clean: Reading) -> Tensor:
+    return clean.probs.argmax(-1)
+
+
+def _everyone(clean: Reading) -> Tensor:
+    return torch.ones(len(clean.logits), dtype=torch.bool)

@@ -1,0 +1,85 @@
+"""The verdict in words, and the thresholds it rests on. Each reason says its number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+UNIFORM = 0.01  # mean l1 distance from 1/degree under which attention prefers no neighbour
+UNUSED = 0.005  # g-TVD under uniform attention below which the answers do not use it
+OVERLAP = 0.9  # share of the top k that must survive
+LOSS = 0.02  # F1 that may be lost
+MOVED = 0.05  # g-TVD that may be suffered
+
+Word = Literal["stable", "unstable", "degenerate", "unfaithful"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One word, and the reasons for it."""
+
+    word: Word
+    reasons: tuple[str, ...]
+
+
+def judge(clean: Mapping[str, float], attacked: Mapping[str, float], floor: Mapping[str, float]) -> Verdict:
+    """Degenerate attention is no explanation; an unfaithful one does not say what matters; the rest may be unstable.
+
+    `floor` holds `f_slope_random` (deleting random edges) and `g_tvd_uniform` (attention replaced by 1/degree).
+
+    >>> good = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
+    >>> good |= {"f_slope_plus": -0.4, "f_slope_minus": -0.1}
+    >>> judge(good, good, {"f_slope_random": -0.2, "g_tvd_uniform": 0.3}).word
+    'stable'
+    """
+    tests: tuple[tuple[Word, list[str]], ...] = (
+        ("degenerate", list(_degenerate(clean, floor))),
+        ("unfaithful", list(_unfaithful(clean, floor))),
+        ("unstable", list(_unstable(clean, attacked))),
+    )
+    for word, reasons in tests:
+        if reasons:
+            return Verdict(word, tuple(reasons))
+    return Verdict(
+        "stable",
+        (
+            f"under attack {attacked['overlap']:.0%} of each node's top neighbours are kept, "
+            f"and F1 goes from {clean['f1']:.3f} to {attacked['f1']:.3f}",
+        ),
+    )
+
+
+def _degenerate(clean: Mapping[str, float], floor: Mapping[str, float]) -> list[str]:
+    reasons = []
+    if clean["nonuniformity"] < UNIFORM:
+        reasons.append(
+            f"the attention is uniform: its mean distance from 1/degree is {clean['nonuniformity']:.4f}, "
+            f"under {UNIFORM}"
+        )
+    if floor["g_tvd_uniform"] < UNUSED:
+        reasons.append(
+            f"the prediction does not use it: uniform attention moves the answers by {floor['g_tvd_uniform']:.4f}, "
+            f"under {UNUSED}"
+        )
+    return reasons
+
+
+def _unfaithful(clean: Mapping[str, float], floor: Mapping[str, float]) -> list[str]:
+    if clean["f_slope_plus"] < clean["f_slope_minus"] and clean["f_slope_plus"] < floor["f_slope_random"]:
+        return []
+    return [
+        f"deleting what it attends to most hurts no more (slope {clean['f_slope_plus']:+.3f}) than deleting what it "
+        f"attends to least ({clean['f_slope_minus']:+.3f}) or random edges ({floor['f_slope_random']:+.3f})"
+    ]
+
+
+def _unstable(clean: Mapping[str, float], attacked: Mapping[str, float]) -> list[str]:
+    reasons = []
+    if attacked["overlap"] < OVERLAP:
+        reasons.append(f"only {attacked['overlap']:.0%} of each node's top neighbours survive the attack")
+    if clean["f1"] - attacked["f1"] > LOSS:
+        reasons.append(f"F1 falls from {clean['f1']:.3f} to {attacked['f1']:.3f}")
+    if attacked["g_tvd"] > MOVED:
+        reasons.append(f"the predicted probabilities move by {attacked['g_tvd']:.3f} on average")
+    return reasons

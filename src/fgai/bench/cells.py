@@ -1,0 +1,45 @@
+"""The rows of one trained model: on the clean graph, and under every attack."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai.accelerated import accelerated
+from fgai.audit.run import describe
+from fgai.audit.trial import calm, measure, under
+from fgai.bench.attacks import ATTACKS, Attack
+from fgai.bench.rows import Row, peak_mb
+from fgai.reading import Reader, evaluating
+
+
+def rows_of(
+    model: nn.Module,
+    data: Data,
+    *,
+    dataset: str,
+    backbone: str,
+    method: str,
+    seed: int,
+    sha: str,
+    attacks: Mapping[str, Attack] = ATTACKS,
+) -> Iterator[Row]:
+    """One row for the clean graph (`none`), then one per attack, seeded like the model."""
+    about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
+    with evaluating(model), accelerated(model):
+        clean = calm(Reader(model), data)
+        yield Row(metrics=_plain(measure(clean)), peak_mb=peak_mb(), **about)
+        for name, attack in attacks.items():
+            start = time.perf_counter()
+            metrics = _plain(measure(under(attack.adversary, attack.gain, clean, seed)))
+            seconds = time.perf_counter() - start
+            settings = {**describe(attack.adversary), "gain": attack.gain, "seed": seed}
+            yield Row(metrics=metrics, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
+
+
+def _plain(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in metrics.items()}

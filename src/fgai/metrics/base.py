@@ -1,0 +1,51 @@
+"""What a metric is: a number of a trial, with the direction in which it is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.reading import Reader, Reading
+from fgai.registry import Registry
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model on a graph that may have been attacked, beside the same model on the clean one."""
+
+    read: Reader
+    graph: Data  # as it is now
+    clean: Reading
+    now: Reading
+    y: Tensor  # [N], labels of the original nodes
+    judged: Tensor  # [N], mask of the original nodes that count
+
+    @property
+    def answers(self) -> Tensor:
+        """The distributions predicted now, on the judged nodes; [J, C]."""
+        return self.now.probs[: len(self.y)][self.judged]
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of the judged nodes; [J]."""
+        return self.y[self.judged]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A function of a trial, and whether more or less of it is better."""
+
+    compute: Callable[[Trial], float]
+    better: Literal["higher", "lower"]
+
+
+METRICS: Registry[Metric] = Registry("metric")
+
+
+def metric(name: str, better: Literal["higher", "lower"], about: str, compute: Callable[[Trial], float]) -> None:
+    """Register a metric: it is then in `audit`, the rows, the CLI, the docs and the laws."""
+    METRICS.add(name, Metric(compute, better), f"{about} ({better} is better)")

@@ -1,0 +1,55 @@
+"""Every metric by name, in the order in which tables show them: one line makes a function a metric."""
+
+from fgai.metrics.base import metric
+from fgai.metrics.deletion import f_slope_of
+from fgai.metrics.prediction import g_tvd, micro_f1, roc_auc
+from fgai.metrics.released import released_g_jsd, released_g_tvd
+from fgai.metrics.shape import mean_entropy, mean_nonuniformity
+from fgai.metrics.stability import TOP, g_jsd, top_overlap
+
+metric("f1", "higher", "micro-F1 on the judged nodes", lambda t: micro_f1(t.answers, t.labels))
+metric("auc", "higher", "ROC-AUC on the judged nodes", lambda t: roc_auc(t.answers, t.labels))
+metric("g_tvd", "lower", "distance of the answers from the clean ones", lambda t: g_tvd(t.clean, t.now))
+metric(
+    "g_jsd",
+    "lower",
+    "distance of the explanation from the clean one",
+    lambda t: g_jsd(t.clean.explanation, t.now.explanation),
+)
+metric(
+    "overlap",
+    "higher",
+    f"V_{TOP}: share of the clean top {TOP} that is kept, mean over nodes",
+    lambda t: float(top_overlap(t.clean.explanation, t.now.explanation).nanmean()),
+)
+metric(
+    "f_slope_plus",
+    "lower",
+    "slope of F+(r), deleting the most attended edges",
+    lambda t: f_slope_of(t, t.now.explanation, "most"),
+)
+metric(
+    "f_slope_minus",
+    "higher",
+    "slope of F-(r), deleting the least attended edges",
+    lambda t: f_slope_of(t, t.now.explanation, "least"),
+)
+metric(
+    "nonuniformity",
+    "higher",
+    "l1 distance of the attention from 1/degree",
+    lambda t: mean_nonuniformity(t.now.explanation),
+)
+metric(
+    "entropy",
+    "lower",
+    "entropy of the attention over that of uniform attention",
+    lambda t: mean_entropy(t.now.explanation),
+)
+metric("g_tvd_released", "lower", "g-TVD as the released code computes it", lambda t: released_g_tvd(t.clean, t.now))
+metric(
+    "g_jsd_released",
+    "lower",
+    "g-JSD as the released code computes it, by row",
+    lambda t: released_g_jsd(t.clean.explanation, t.now.explanation),
+)

@@ -1,0 +1,67 @@
+"""Does the prediction rest on what the explanation names? Delete edges, most or least attended first, and see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.attention import Attention
+from fgai.graph import delete_edges, edge_keys, need
+from fgai.metrics.base import Trial
+from fgai.reading import Reader
+
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+First = Literal["most", "least"]
+
+
+def deletion_order(explanation: Attention, edge_index: Tensor, first: First) -> Tensor:
+    """The columns of `edge_index` by attention, most or least first; ties by target, then source, whatever the rows."""
+    weight = explanation.mean().on(edge_index)[:, 0]
+    fixed = edge_keys(edge_index, int(edge_index.max()) + 1 if edge_index.numel() else 1).argsort(stable=True)
+    return fixed[weight[fixed].argsort(descending=first == "most", stable=True)]
+
+
+def f_curve(
+    read: Reader,
+    graph: Data,
+    explanation: Attention,
+    y: Tensor,
+    correct: Tensor,
+    first: First,
+    shares: Sequence[float] = SHARES,
+) -> list[float]:
+    """F(r): the share of the nodes `correct` that are right after deleting the share r of all edges, for each r.
+
+    Edges are deleted from the graph, not masked. `correct` are the nodes that were right on the clean graph. F+ deletes
+    the most attended edges first, F- the least.
+    """
+    edges = need(graph, "edge_index")
+    order = deletion_order(explanation, edges, first)
+    curve = []
+    for share in shares:
+        gone = torch.zeros(edges.size(1), dtype=torch.bool)
+        gone[order[: round(share * edges.size(1))]] = True
+        with torch.no_grad():
+            answers = read(delete_edges(graph, gone)).probs[: len(y)].argmax(-1)
+        curve.append(float((answers == y)[correct].double().mean()))
+    return curve
+
+
+def f_slope(curve: Sequence[float], shares: Sequence[float] = SHARES) -> float:
+    """The slope of the least-squares line through F(r), with its sign: negative where deleting hurts.
+
+    >>> round(f_slope([1.0, 0.9, 0.8, 0.7, 0.6, 0.5]), 6)
+    -1.0
+    """
+    return float(np.polyfit(np.asarray(shares), np.asarray(curve), 1)[0])
+
+
+def f_slope_of(trial: Trial, explanation: Attention, first: First) -> float:
+    """The F-slope of an explanation of the graph of this trial."""
+    correct = trial.judged & (trial.clean.probs.argmax(-1) == trial.y)
+    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, correct, first))

@@ -1,0 +1,183 @@
+"""Small graphs and models that the tests of adversaries, gains, metrics, audits and sanity checks share."""
+
+import random
+from copy import copy
+from functools import cache
+
+import torch
+from torch import nn
+from torch_geometric.nn.models import GAT
+from torch_geometric.utils import add_self_loops
+
+from fgai import datasets
+from fgai.adversary import Perturbation
+from fgai.attention import Attention
+from fgai.backbones import BACKBONES, build
+from fgai.datasets.split import split_nodes
+from fgai.methods import Vanilla
+from fgai.reading import Reader
+from fgai.seeding import seeded
+from fgai.tap import AttentionPoint
+
+MODELS = (*BACKBONES, "pyg")
+PARTS = ("x", "added", "dropped", "moved", "plus_weight", "plus_score")
+
+
+def small(sparse=False):
+    """40 nodes; half of the features are zero, and the encodings of the graph transformer are there."""
+    return copy(_small(sparse))
+
+
+@cache
+def _small(sparse):
+    graph = split_nodes(datasets.synthetic(40, 160, features=6, classes=3, signal=1.0, seed=5), seed=5)
+    graph.x = graph.x.relu().to_sparse() if sparse else graph.x.relu()
+    return BACKBONES["gt"].prepare(graph)
+
+
+@cache
+def community():
+    """150 nodes that are easy to learn."""
+    return split_nodes(datasets.synthetic(150, 900, features=16, classes=3, signal=1.0, seed=3), seed=3)
+
+
+def model_of(name, graph):
+    """A new model, in evaluation mode."""
+    if name in BACKBONES:
+        return build(name, graph).eval()
+    with seeded(0):
+        return GAT(graph.num_features, 8, num_layers=2, out_channels=3, heads=2, dropout=0.5).eval()
+
+
+@cache
+def trained(kind="gat", epochs=30):
+    """A model that has learnt `community`: a backbone, or `Told` with that rule."""
+    graph = community()
+    model = model_of(kind, graph) if kind in BACKBONES else Told(graph.num_features, 3, RULES[kind])
+    return Vanilla(epochs=epochs).fit(model, graph).model
+
+
+def answers(model, graph):
+    """A reader and what it says of the graph, without gradients."""
+    read = Reader(model)
+    with torch.no_grad():
+        return read, read(graph)
+
+
+class Told(nn.Module):
+    """Two layers whose scores follow a rule of (source, target), and ask nothing of the features."""
+
+    def __init__(self, features, classes, rule, hidden=16):
+        super().__init__()
+        with seeded(0):
+            self.lins = nn.ModuleList([nn.Linear(features, hidden), nn.Linear(hidden, classes)])
+        self.points = nn.ModuleList([AttentionPoint(), AttentionPoint()])
+        self.rule = rule
+
+    def forward(self, x, edge_index):
+        ends, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        for lin, point in zip(self.lins, self.points, strict=True):
+            weight = point(self.rule(*ends)[:, None], ends, x.size(0))
+            x = torch.zeros(x.size(0), lin.out_features).index_add(0, ends[1], weight * lin(x)[ends[0]])
+            x = x if lin is self.lins[-1] else x.relu()
+        return x
+
+
+RULES = {
+    "even": lambda source, target: 0.0 * source,
+    "hashed": lambda source, target: (source * 7_921 + target * 104_735) % 1_009 / 1_009 * 6,
+}
+
+
+def trace(model):
+    """Everything of a model that an attack could leave behind."""
+    return {
+        name: (
+            type(module),
+            module.training,
+            sorted(vars(module)),
+            [len(v) for k, v in sorted(vars(module).items()) if "hooks" in k],
+            [(key, p.tolist(), p.grad) for key, p in module.named_parameters(recurse=False)],
+        )
+        for name, module in model.named_modules()
+    }
+
+
+def tensors(graph):
+    """The tensors of a graph, dense, as lists that can be compared."""
+    return {
+        name: (v.is_sparse, v.to_dense().tolist()) for name, v in graph.to_dict().items() if isinstance(v, torch.Tensor)
+    }
+
+
+def change(perturbation):
+    """A perturbation as plain values that can be compared."""
+    assert tuple(vars(perturbation)) == PARTS
+    return [
+        {site: delta.tolist() for site, delta in part.items()}
+        if isinstance(part, dict)
+        else None
+        if part is None
+        else (list(part.shape), part.tolist())
+        for part in vars(perturbation).values()
+    ]
+
+
+def links(edge_index):
+    """[2, E] -> [(source, target), ...]"""
+    return [tuple(edge) for edge in edge_index.t().tolist()]
+
+
+def table(attention):
+    """The mean over heads of attention as {(source, target): weight}; repeated edges add up."""
+    found = {}
+    for edge, weight in zip(links(attention.edge_index), attention.weight.double().mean(1).tolist(), strict=True):
+        found[edge] = found.get(edge, 0.0) + weight
+    return found
+
+
+def by_target(weights):
+    """{(source, target): weight} -> {target: [(source, target), ...]}, in the order of ties: target, then source."""
+    nodes = {}
+    for source, target in sorted(weights, key=lambda edge: edge[::-1]):
+        nodes.setdefault(target, []).append((source, target))
+    return nodes
+
+
+def top(edges, weights, k):
+    """The k edges of largest weight; ties go to the earlier edge."""
+    return sorted(edges, key=lambda edge: -weights[edge])[:k]
+
+
+def shuffled(graph, seed=0):
+    """The graph with its edges in another order."""
+    order = list(range(graph.num_edges))
+    random.Random(seed).shuffle(order)
+    again = copy(graph)
+    again.edge_index = graph.edge_index[:, order]
+    return again
+
+
+def rows_moved(attention, seed=0):
+    """The same attention with its rows in another order."""
+    order = list(range(len(attention.weight)))
+    random.Random(seed).shuffle(order)
+    return Attention(attention.weight[order], attention.edge_index[:, order], attention.num_targets)
+
+
+def normalised(score, edge_index, num):
+    """The softmax of scores over the edges of a target, written as a loop."""
+    weight = torch.zeros_like(score)
+    for node in range(num):
+        at = edge_index[1] == node
+        weight[at] = score[at].softmax(0)
+    return Attention(weight, edge_index, num)
+
+
+def injected(graph, count=2, seed=0):
+    """A perturbation that puts `count` nodes in, linked to the first nodes, with random features."""
+    draw = torch.Generator().manual_seed(seed)
+    new = torch.arange(graph.num_nodes, graph.num_nodes + count).repeat_interleave(3)
+    pairs = torch.stack([new, torch.arange(3 * count) % graph.num_nodes])
+    x = torch.randn(count, graph.num_features, generator=draw)
+    return Perturbation(x=x, added=torch.cat([pairs, pairs.flip(0)], 1))
