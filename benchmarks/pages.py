@@ -31,7 +31,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def spread(values: list[float], digits: int = 3) -> str:
     """Mean and deviation, or the one value there is, or a dash."""
     if not values:
-        return "–"
+        return "-"
     middle = f"{mean(values):.{digits}f}"
     return middle if len(values) == 1 else f"{middle} ± {stdev(values):.{digits}f}"
 
@@ -53,6 +53,18 @@ def vanilla() -> str:
     )
 
 
+def audit() -> str:
+    """Vanilla GAT on Amazon-Photo, by attack."""
+    rows = read_rows(ROOT / "results/audit-vanilla.json")
+    columns = ["f1", "g_tvd", "g_jsd", "overlap", "f_slope_plus", "f_slope_minus", "nonuniformity"]
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for column in columns:
+            found[row.attack][column].append(float(row.metrics[column] or 0))
+    attacks = ["none", "injection-20x20", "injection-20x40", "strongest", "explanation"]
+    return table(["attack", *columns], [[name, *(spread(found[name][c]) for c in columns)] for name in attacks])
+
+
 def costs(file: str) -> str:
     rows = read_costs(ROOT / "results" / file)
     return table(
@@ -63,6 +75,7 @@ def costs(file: str) -> str:
 
 FIGURES: dict[str, Callable[[], str]] = {
     "vanilla": vanilla,
+    "audit": audit,
     "speed": lambda: costs("speed.json"),
     "scale": lambda: costs("scale.json"),
 }

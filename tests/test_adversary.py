@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from scipy.optimize import brentq, minimize
 from torch_geometric.data import Data
@@ -16,7 +15,7 @@ from fgai.adversary import GAINS, AttentionBall, EdgeRewiring, FeatureBall, Node
 from fgai.adversary.perturbation import pairs_of, undirected
 from fgai.adversary.projections import PROJECTIONS
 from fgai.adversary.rewiring import _worth
-from fgai.errors import DataError, MatchError, SettingError
+from fgai.errors import DataError, SettingError
 from fgai.graph import sum_by
 from fgai.seeding import seeded
 from strategies import edge_index, edge_lists
@@ -110,21 +109,12 @@ def test_a_projected_point_stays_where_it_is(case, norm):
     torch.testing.assert_close(PROJECTIONS[norm](once, index, 5, radius), once, rtol=0, atol=1e-12)
 
 
-narrow = pytest.mark.xfail(
-    reason="src: onto_l1 at radius 0 finds no active entry and takes another node's threshold", raises=AssertionError
-)
-
-
-@pytest.mark.parametrize("norm", [pytest.param("l1", marks=narrow), "l2", "linf"])
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_a_ball_of_radius_zero_is_a_point(norm):
     delta, index = torch.tensor([[1.0], [2.0], [30.0], [40.0]]), torch.tensor([0, 0, 1, 1])
     assert not PROJECTIONS[norm](delta, index, 2, 0.0).any()
 
 
-@pytest.mark.xfail(
-    reason="src: onto_l1 sums over all entries in float32, so on large graphs the ball is left by 25 %",
-    raises=AssertionError,
-)
 def test_the_l1_ball_holds_on_many_entries_in_single_precision():
     nodes, size, radius = 40_000, 10, 0.1
     index = torch.arange(nodes * size) // size
@@ -148,9 +138,6 @@ def test_the_first_links_of_an_injected_node_do_not_depend_on_how_many_there_are
         assert len(set(of_node(many, node))) == 70
 
 
-@pytest.mark.xfail(
-    reason="src: targets are not compared with the nodes there are", raises=(IndexError, pytest.fail.Exception)
-)
 @pytest.mark.parametrize("attack", [NodeInjection, FeatureBall])
 @pytest.mark.parametrize("target", [150, 999, -1])
 def test_targets_that_do_not_exist_are_refused(attack, target):
@@ -212,10 +199,6 @@ def test_rewiring_spends_its_budget_on_different_links_both_ways(greedy):
     assert len(links(now.graph.edge_index)) == len(set(links(now.graph.edge_index)))
 
 
-@pytest.mark.xfail(
-    reason="src: a link dropped in one round is a candidate in the next, so both budgets are spent on it",
-    raises=AssertionError,
-)
 def test_rewiring_adds_no_link_that_was_there():
     graph = small()
     read, clean = answers(model_of("gat", graph), graph)
@@ -223,9 +206,6 @@ def test_rewiring_adds_no_link_that_was_there():
     assert not set(links(now.perturbation.added)) & set(links(graph.edge_index))
 
 
-@pytest.mark.xfail(
-    reason="src: _worth asks for both directions of every link, and a directed graph has one", raises=MatchError
-)
 def test_rewiring_works_on_a_directed_graph():
     one_way = Data(x=community().x, edge_index=pairs_of(community().edge_index))
     assert rewired(EdgeRewiring(3, 3, rounds=1, pool=100), one_way).logits.isfinite().all()
@@ -259,7 +239,9 @@ def test_new_links_are_heard_only_as_candidates_and_their_worth_has_the_sign_of_
     gain = GAINS["cross-entropy"](clean)
     new = pairs_of(torch.randint(150, (2, 300), generator=torch.Generator().manual_seed(0)))
     new = new[:, [edge not in set(links(graph.edge_index)) for edge in links(new)]]
-    worth, _ = _worth(read, graph, gain, new, pairs_of(graph.edge_index))
+    worth, dropping = _worth(read, graph, gain, new, pairs_of(graph.edge_index))
+    alone = _worth(read, graph, gain, new[:, :0], pairs_of(graph.edge_index))[1]
+    torch.testing.assert_close(dropping, alone, rtol=1e-4, atol=1e-6)
     order = worth.argsort()
     effect = [
         float((gain(Perturbation(added=undirected(new[:, chosen])).read(read, graph)) - gain(clean)).detach())
@@ -322,7 +304,7 @@ STRONGEST = Strongest(3, (3, 6), ("kl", "margin"), ((3, 0.3), (1, 1.0)), restart
 def test_the_strongest_is_no_weaker_than_any_member(judge):
     members = list(STRONGEST.members())
     assert len(members) == len(set(members)) == 4
-    each = [gained(member, climb, judge) for member in members for climb in STRONGEST.climbing]
+    each = [gained(member, climb, judge) for member in members for climb in {*STRONGEST.climbing, judge} - {"flips"}]
     assert gained(STRONGEST, judge) == pytest.approx(max(each), rel=1e-6)
 
 
@@ -338,7 +320,8 @@ def test_the_strongest_is_no_weaker_than_any_member(judge):
 )
 def test_more_members_never_make_it_weaker(more):
     wider = replace(STRONGEST, **more)
-    assert set(STRONGEST.members()) <= set(wider.members())
+    members = list(wider.members())
+    assert len(members) == len(set(members)) and set(STRONGEST.members()) <= set(members)
     assert gained(wider, "flips") >= gained(STRONGEST, "flips")
 
 
@@ -368,7 +351,6 @@ def test_a_saved_attack_of_a_model_without_site_names_is_made_again(tmp_path):
     assert torch.equal(Perturbation.load(tmp_path / "a.safetensors").read(read, graph).logits, now.logits)
 
 
-strange = "src: only the metadata of a readable safetensors file is checked"
 FOREIGN = {
     "other": lambda path: save_file({"x": torch.ones(1)}, path),
     "ours": lambda path: save_file({"x": torch.ones(1)}, path, {"fgai": "{}"}),
@@ -376,19 +358,10 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "other",
-        *(
-            pytest.param(kind, marks=pytest.mark.xfail(reason=strange, raises=(KeyError, SafetensorError)))
-            for kind in ("ours", "pickle")
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", FOREIGN)
 def test_a_foreign_file_is_refused(kind, tmp_path):
     FOREIGN[kind](str(tmp_path / "foreign.safetensors"))
-    with pytest.raises(DataError, match="no perturbation"):
+    with pytest.raises(DataError, match=r"holds no perturbation|cannot be read"):
         Perturbation.load(tmp_path / "foreign.safetensors")
 
 

@@ -110,17 +110,12 @@ def test_text_and_markdown_say_the_verdict_with_its_reasons_and_every_metric():
     assert {line.count("|") for line in rows} == {5} and len(rows) == len(METRICS) + 2
 
 
-same = pytest.mark.xfail(
-    reason="src: tuples among the settings of the adversary come back as lists", raises=AssertionError
-)
-
-
 @pytest.mark.parametrize(
     "attack",
     [
         EdgeRewiring(3, 3, rounds=1, pool=50),
-        pytest.param(ATTACK, marks=same),
-        pytest.param(FeatureBall(targets=(1, 2)), marks=same),
+        ATTACK,
+        FeatureBall(targets=(1, 2)),
     ],
     ids=lambda attack: type(attack).__name__,
 )
@@ -138,9 +133,6 @@ def test_what_can_be_read_of_a_report_is_the_same_after_it_was_saved(tmp_path):
     assert again.worst(3) == report().worst(3) and again.verdict == report().verdict
 
 
-@pytest.mark.xfail(
-    reason="src: numbers that are not finite come back as None, and None cannot be formatted", raises=TypeError
-)
 def test_a_number_that_is_none_is_not_a_number_again_after_saving(tmp_path):
     graph = without("y")
     graph.y = torch.zeros(150, dtype=torch.long)  # one class: no ROC
@@ -165,10 +157,6 @@ def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
-partly = pytest.mark.xfail(
-    reason="src: AuditReport.load expects no AttributeError, and builds the report after the try",
-    raises=(AttributeError, TypeError),
-)
 FOREIGN = {
     "empty": "{}",
     "list": "[]",
@@ -179,7 +167,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=partly if k in ("number", "fields") else ()) for k in FOREIGN])
+@pytest.mark.parametrize("kind", FOREIGN)
 def test_a_foreign_file_is_refused(tmp_path, kind):
     (tmp_path / "audit.json").write_text(FOREIGN[kind])
     with pytest.raises(DataError, match="holds no audit"):
@@ -220,7 +208,7 @@ def test_a_comparison_gives_every_model_the_same_budget():
 
 
 GOOD = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5, "f_slope_plus": -0.4, "f_slope_minus": -0.1}
-FLOOR = {"f_slope_random": -0.2, "g_tvd_uniform": 0.3}
+FLOOR = {"f_slope_random": -0.2, "f_slope_random_deviation": 0.01, "g_tvd_uniform": 0.3, "f1_largest_class": 0.3}
 
 
 @pytest.mark.parametrize(
@@ -278,7 +266,6 @@ def test_a_model_with_one_logit_can_be_audited():
     assert found.verdict.reasons and 0 <= found.clean["auc"] <= 1
 
 
-@pytest.mark.xfail(reason="src: no seeds end in the mean of nothing", raises=(RuntimeError, RuntimeWarning))
 def test_an_audit_without_seeds_is_refused():
     with pytest.raises(SettingError):
         audit(trained(), community(), ATTACK, seeds=0)

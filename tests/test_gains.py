@@ -190,10 +190,6 @@ def test_the_divergence_of_attention_is_scipys_for_each_node(seed):
     )
 
 
-@pytest.mark.xfail(
-    reason="src: w + delta < 0 enters jsd_terms as w log(tiny), so the JSD passes log 2 without bound",
-    raises=AssertionError,
-)
 def test_the_divergence_of_pushed_weights_stays_a_divergence():
     graph, radius = small(), 0.3
     read, clean = answers(model_of("gat", graph), graph)

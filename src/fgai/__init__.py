@@ -1,6 +1,7 @@
 """fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
 
 from fgai import adversary, backbones, datasets, methods, metrics
+from fgai.acceleration import accelerated
 from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
 from fgai.attention import Attention
 from fgai.audit import AuditReport, Comparison, audit, compare
@@ -30,6 +31,7 @@ __all__ = [
     "Tap",
     "Vanilla",
     "__version__",
+    "accelerated",
     "adversary",
     "audit",
     "backbones",

@@ -103,6 +103,7 @@ def entropy(attention: Attention) -> Tensor:
     >>> entropy(a).flatten()
     tensor([nan, nan, 1.])
     """
-    total = -sum_by(torch.special.xlogy(attention.weight, attention.weight), attention.target, attention.num_targets)
+    weight = attention.weight.clamp(min=0)
+    total = -sum_by(torch.special.xlogy(weight, weight), attention.target, attention.num_targets)
     size = attention.degree[:, None].to(total.dtype)
     return torch.where(size > 1, total / size.clamp(min=2).log(), torch.nan)

@@ -32,5 +32,9 @@ class SettingError(FGAIError, ValueError):
     """A setting is outside the range in which it means something."""
 
 
+class NoSlopeError(SettingError):
+    """A gain that can judge but not be climbed was given to an adversary that climbs."""
+
+
 class MissingExtraError(FGAIError, ImportError):
     """An optional dependency is needed, and the message says how to install it."""

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fgai.graph import degree, edge_keys
+from fgai.graph import degree, edge_keys, sum_by
 
 
 @dataclass(frozen=True)
 class EdgeOrder:
-    """The edges of a graph sorted both ways: by target, as the rows of A, and by source, as the rows of A^T."""
+    """Where the edges of a graph lie in A (targets x sources, by rows) and in A^T; repeated edges lie together."""
 
     num_sources: int
     num_targets: int
-    by_target: Tensor  # [E], the edge at each place of A
-    by_source: Tensor  # [E], the edge at each place of A^T
     place: Tensor  # [E], the place of each edge in A
-    rows: tuple[Tensor, Tensor]  # A as compressed rows: starts and columns
+    edge: Tensor  # [P], an edge at each place of A
+    turned: Tensor  # [P], the place in A of each place of A^T
+    rows: tuple[Tensor, Tensor]  # A: where its rows start, and the columns
     columns: tuple[Tensor, Tensor]  # A^T likewise
 
     @classmethod
@@ -36,20 +36,23 @@ class EdgeOrder:
         >>> EdgeOrder.of(torch.tensor([[1, 0], [0, 1]]), 2, 2).rows[1]
         tensor([1, 0], dtype=torch.int32)
         """
-        source, target = edge_index
-        base = max(num_sources, num_targets)
-        by_target, by_source = edge_keys(edge_index, base).argsort(), edge_keys(edge_index.flip(0), base).argsort()
-        place = torch.empty_like(by_target)
-        place[by_target] = torch.arange(len(by_target), device=place.device)
-        return cls(
-            num_sources,
-            num_targets,
-            by_target,
-            by_source,
-            place,
-            (_starts(degree(target, num_targets)), source[by_target].int()),
-            (_starts(degree(source, num_sources)), target[by_source].int()),
-        )
+        keys, order = edge_keys(edge_index, num_sources).sort()
+        fresh = torch.ones_like(keys, dtype=torch.bool)
+        fresh[1:] = keys[1:] != keys[:-1]
+        place = torch.empty_like(order)
+        place[order] = fresh.cumsum(0) - 1
+        edge = order[fresh]
+        source, target = edge_index[:, edge]
+        turned = edge_keys(torch.stack([target, source]), num_targets).argsort()
+        rows = (_starts(target, num_targets), source.int())
+        columns = (_starts(source, num_sources), target[turned].int())
+        return cls(num_sources, num_targets, place, edge, turned, rows, columns)
+
+    def entries(self, weight: Tensor) -> Tensor:
+        """The weights as entries of A, those of repeated edges added up; [E, H] -> [P, H]."""
+        if len(self.edge) == len(self.place):
+            return weight.index_select(0, self.edge)
+        return sum_by(weight, self.place, len(self.edge))
 
 
 def aggregate(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
@@ -114,14 +117,13 @@ class _DotScores(torch.autograd.Function):
 
 def _product(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
     """A U, head by head; [E, H], [num_sources, H, C] -> [num_targets, H, C]."""
-    shape = (order.num_targets, order.num_sources)
-    return _by_head(weight.index_select(0, order.by_target), value, order.rows, shape)
+    return _by_head(order.entries(weight), value, order.rows, (order.num_targets, order.num_sources))
 
 
 def _transposed_product(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
     """A^T G, head by head; [E, H], [num_targets, H, C] -> [num_sources, H, C]."""
-    shape = (order.num_sources, order.num_targets)
-    return _by_head(weight.index_select(0, order.by_source), value, order.columns, shape)
+    entries = order.entries(weight).index_select(0, order.turned)
+    return _by_head(entries, value, order.columns, (order.num_sources, order.num_targets))
 
 
 def _by_head(entries: Tensor, value: Tensor, place: tuple[Tensor, Tensor], shape: tuple[int, int]) -> Tensor:
@@ -132,7 +134,7 @@ def _by_head(entries: Tensor, value: Tensor, place: tuple[Tensor, Tensor], shape
 def _sampled(left: Tensor, right: Tensor, order: EdgeOrder) -> Tensor:
     """L R^T at the edges only, head by head; [num_targets, H, C], [num_sources, H, C] -> [E, H]."""
     shape = (order.num_targets, order.num_sources)
-    pattern = _csr(order.rows, left.new_zeros(len(order.by_target)), shape)
+    pattern = _csr(order.rows, left.new_zeros(len(order.edge)), shape)
     left, right = left.transpose(0, 1).contiguous(), right.permute(1, 2, 0).contiguous()
     heads = [torch.sparse.sampled_addmm(pattern, a, b, beta=0.0).values() for a, b in zip(left, right, strict=True)]
     return torch.stack(heads, dim=1).index_select(0, order.place)
@@ -142,5 +144,5 @@ def _csr(place: tuple[Tensor, Tensor], entries: Tensor, shape: tuple[int, int]) 
     return torch.sparse_csr_tensor(*place, entries, shape, check_invariants=False)
 
 
-def _starts(sizes: Tensor) -> Tensor:
-    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).int()
+def _starts(row: Tensor, num: int) -> Tensor:
+    return torch.cat([row.new_zeros(1), degree(row, num).cumsum(0)]).int()

@@ -229,7 +229,7 @@ def _site(name: str, call: int) -> str:
 
 def _flat(value: Tensor) -> Tensor:
     """[E] or [E, H] or [E, H, 1] -> [E, H]."""
-    return value.reshape(value.size(0), -1)
+    return value.unsqueeze(1) if value.dim() == 1 else value.flatten(1)
 
 
 def _nudged(site: str, value: Tensor, deltas: Deltas, what: str) -> Tensor:

@@ -13,7 +13,7 @@ ROOMS = [  # from the cellar up; a module may import its own room's package and 
     {"graph"},
     {"divergence", "topk", "attention", "kernels"},
     {"tap"},
-    {"accelerated"},
+    {"acceleration"},
     {"reading"},
     {"adversary", "metrics"},
     {"methods"},
@@ -65,4 +65,4 @@ def test_imports_go_down_only(path):
 def test_only_the_tap_knows_pygs_inside(path):
     text = path.read_text()
     knows = any(word in text for word in ("MessagePassing", "__class__", "propagate", "utils import softmax"))
-    assert room_of(path) in ("tap", "accelerated") or not knows
+    assert room_of(path) in ("tap", "acceleration") or not knows

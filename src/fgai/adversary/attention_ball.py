@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversary.base import ADVERSARIES, Best, Gain
+from fgai.adversary.base import ADVERSARIES, Best, Gain, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation
 from fgai.adversary.projections import PROJECTIONS
 from fgai.attention import Attention
@@ -25,7 +25,8 @@ class AttentionBall:
     """delta with |delta| <= radius for every node and head, by projected gradient ascent.
 
     On the `weights` this is the paper's y(w + delta); on the `scores` the softmax comes after. Sites are the layers'
-    names; by default the last one, the explanation.
+    names; by default the last one, the explanation. Perturbed weights need not be positive nor sum to one: that is the
+    definition's ball, not the simplex.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversary import gains
@@ -57,11 +58,11 @@ class AttentionBall:
             for part in delta.values():
                 part.requires_grad_()
             value = gain(self._as_change(delta).read(read, graph))
-            slopes = torch.autograd.grad(value, list(delta.values()), allow_unused=True, materialize_grads=True)
+            slopes = slopes_of(value, list(delta.values()))
             best.offer(self._as_change({site: part.detach() for site, part in delta.items()}), value)
             length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large strides, then small ones
             delta = {
-                site: self._project(delta[site].detach() + length * _direction(slope, places[site]), places[site])
+                site: self._project(delta[site].detach() + length * self._direction(slope, places[site]), places[site])
                 for site, slope in zip(delta, slopes, strict=True)
             }
         best.try_on(self._as_change(delta))
@@ -78,11 +79,12 @@ class AttentionBall:
     def _project(self, delta: Tensor, place: Attention) -> Tensor:
         return PROJECTIONS[self.norm](delta, place.target, place.num_targets, self.radius)
 
+    def _direction(self, slope: Tensor, place: Attention) -> Tensor:
+        """The gradient, scaled per node to length one; its sign, where every entry has a bound of its own."""
+        if self.norm == "linf":
+            return slope.sign()
+        length = sum_by(slope.square(), place.target, place.num_targets).sqrt()
+        return slope / length.clamp(min=1e-12)[place.target]
+
     def _as_change(self, delta: Mapping[str, Tensor]) -> Perturbation:
         return Perturbation(plus_weight=delta) if self.on == "weights" else Perturbation(plus_score=delta)
-
-
-def _direction(slope: Tensor, place: Attention) -> Tensor:
-    """The gradient, scaled per node to length one."""
-    length = sum_by(slope.square(), place.target, place.num_targets).sqrt()
-    return slope / length.clamp(min=1e-12)[place.target]

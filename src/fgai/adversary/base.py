@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversary.perturbation import Attacked, Perturbation
+from fgai.errors import NoSlopeError, SettingError
 from fgai.reading import Reader, Reading
 from fgai.registry import Registry
 
@@ -50,6 +51,26 @@ class Best:
     def reading(self) -> Attacked:
         """The reading under the best perturbation, with gradients to the model's parameters if they are asked for."""
         return self.perturbation.read(self._read, self._graph)
+
+
+def slopes_of(value: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """D value / d input of each; an error that says what to do where the gain has no gradient."""
+    if not value.requires_grad:
+        raise NoSlopeError(
+            "this gain has no gradient to climb, it can only judge; use it with fgai.Strongest, which climbs other "
+            "gains, or ask for another gain (cross-entropy, kl, margin, attention-divergence, ...)"
+        )
+    return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+
+
+def chosen(targets: tuple[int, ...] | None, nodes: int) -> Tensor:
+    """The nodes that an adversary may touch: `targets`, or all; each must be there."""
+    if targets is None:
+        return torch.arange(nodes)
+    found = torch.tensor(targets, dtype=torch.long).unique()
+    if len(found) == 0 or int(found.min()) < 0 or int(found.max()) >= nodes:
+        raise SettingError(f"targets are {targets}, and the graph has the nodes 0 to {nodes - 1}; name some of those")
+    return found
 
 
 def _number(value: Tensor) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversary.base import ADVERSARIES, Best, Gain
+from fgai.adversary.base import ADVERSARIES, Best, Gain, chosen, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation
 from fgai.adversary.projections import PROJECTIONS
 from fgai.errors import SettingError
@@ -57,16 +57,14 @@ class FeatureBall:
         for _ in range(self.steps):
             delta.requires_grad_()
             value = gain(Perturbation(moved=delta).read(read, graph))
-            (slope,) = torch.autograd.grad(value, delta)
+            (slope,) = slopes_of(value, [delta])
             best.offer(Perturbation(moved=delta.detach()), value)
             delta = project(delta.detach() + 2.5 * self.radius / self.steps * slope.sign())
         best.try_on(Perturbation(moved=delta))
         return best.reading()
 
     def _free(self, row: Tensor, nodes: int) -> Tensor:
-        if self.targets is None:
-            return torch.ones(len(row), dtype=torch.bool)
-        return torch.zeros(nodes, dtype=torch.bool).index_fill_(0, torch.tensor(self.targets), True)[row]
+        return torch.zeros(nodes, dtype=torch.bool).index_fill_(0, chosen(self.targets, nodes), True)[row]
 
 
 def _rows(x: Tensor) -> Tensor:

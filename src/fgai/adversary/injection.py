@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversary.base import ADVERSARIES, Best, Gain
+from fgai.adversary.base import ADVERSARIES, Best, Gain, chosen, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation, undirected
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, need, stacked
@@ -72,7 +72,7 @@ class NodeInjection:
             now = copy.copy(wide)
             now.x = stacked(need(graph, "x"), x)
             value = gain(read(now))
-            (slope,) = torch.autograd.grad(value, x)
+            (slope,) = slopes_of(value, [x])
             best.offer(Perturbation(x.detach(), links), value)
             x = box.clamp(x.detach() + self.step * box.half * slope.sign())
         best.try_on(Perturbation(x, links))
@@ -90,15 +90,15 @@ class NodeInjection:
     def _links(self, graph: Data) -> Tensor:
         """Both directions of the links; a node's first links do not depend on how many it has; [2, 2 nodes edges]."""
         size = int(graph.num_nodes or 0)
-        allowed = torch.arange(size) if self.targets is None else torch.tensor(self.targets).unique()
+        allowed = chosen(self.targets, size)
         if not 0 < self.edges <= len(allowed) or self.nodes < 1:
             raise SettingError(
                 f"{self.nodes} nodes with {self.edges} links each, and there are {len(allowed)} nodes to link to; "
                 "give at least one node, and no more links than there are targets"
             )
-        chosen = [allowed[_distinct(self.edges, len(allowed), self.seed * 1_000_003 + i)] for i in range(self.nodes)]
+        picked = [allowed[_distinct(self.edges, len(allowed), self.seed * 1_000_003 + i)] for i in range(self.nodes)]
         new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
-        return undirected(torch.stack([new, torch.cat(chosen)]))
+        return undirected(torch.stack([new, torch.cat(picked)]))
 
 
 def _distinct(count: int, size: int, seed: int) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch_geometric.data import Data
@@ -72,10 +72,14 @@ class Perturbation:
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:
         """Read back what `save` wrote."""
-        with safe_open(str(path), "pt") as file:
-            if "fgai" not in (file.metadata() or {}):
-                raise DataError(f"{path} holds no perturbation; Perturbation.save writes one")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+        try:
+            with safe_open(str(path), "pt") as file:
+                ours = json.loads((file.metadata() or {}).get("fgai", "{}"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+        except (OSError, SafetensorError, ValueError) as error:
+            raise DataError(f"{path} cannot be read ({error}); Perturbation.save writes such files") from error
+        if "perturbation" not in ours or not {"added", "dropped"} <= tensors.keys():
+            raise DataError(f"{path} holds no perturbation; Perturbation.save writes one")
         nudges = {
             kind: {name.removeprefix(f"{kind}/"): t for name, t in tensors.items() if name.startswith(f"{kind}/")}
             for kind in ("plus_weight", "plus_score")

@@ -41,20 +41,22 @@ def onto_l1(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
     >>> onto_l1(torch.tensor([[3.0], [1.0]]), torch.tensor([0, 0]), 1, radius=1.0).flatten()
     tensor([1., 0.])
     """
-    size, total = delta.abs(), sum_by(delta.abs(), index, num)
-    place = rank(size, index, num)
+    if radius == 0 or len(index) == 0:
+        return torch.zeros_like(delta)
+    size = delta.abs().double()  # sums over all entries lose too much in single precision
     sizes = degree(index, num)
-    start = (sizes.cumsum(0) - sizes)[index][:, None]
-    ordered = torch.empty_like(size).scatter_(0, place + start, size)
-    by_node = torch.arange(num, device=index.device).repeat_interleave(sizes)
+    start = sizes.cumsum(0) - sizes  # [num], where each node's sorted entries begin
+    place = rank(size, index, num)
+    ordered = torch.empty_like(size).scatter_(0, start[index, None] + place, size)
+    node = torch.arange(num, device=index.device).repeat_interleave(sizes)  # of each sorted entry
     running = ordered.cumsum(0)
-    before = (running - ordered).gather(0, (sizes.cumsum(0) - sizes)[by_node][:, None].expand_as(ordered))
-    count = (torch.arange(len(index), device=index.device) - (sizes.cumsum(0) - sizes)[by_node] + 1)[:, None]
-    shrink = (running - before - radius) / count
-    active = sum_by((ordered > shrink).to(size.dtype), by_node, num)  # a prefix of each node's sorted entries
-    last = ((sizes.cumsum(0) - sizes)[:, None] + active.long() - 1).clamp(min=0, max=max(len(index) - 1, 0))
-    amount = torch.where(total > radius, shrink.gather(0, last) if len(index) else total, 0.0)
-    return delta.sign() * (size - amount[index]).clamp(min=0)
+    running = running - (running - ordered)[start[node]]  # within the node
+    count = torch.arange(len(index), device=index.device) - start[node] + 1
+    shrink = (running - radius) / count[:, None]
+    active = sum_by((ordered > shrink).long(), node, num)  # a prefix of each node's entries
+    last = (start[:, None] + active - 1).clamp(min=0)
+    amount = torch.where(sum_by(size, index, num) > radius, shrink.gather(0, last.clamp(max=len(index) - 1)), 0.0)
+    return delta.sign() * (size - amount[index]).clamp(min=0).to(delta.dtype)
 
 
 PROJECTIONS: dict[str, Projection] = {"l1": onto_l1, "l2": onto_l2, "linf": onto_linf}

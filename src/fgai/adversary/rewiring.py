@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversary.base import ADVERSARIES, Best, Gain
+from fgai.adversary.base import ADVERSARIES, Best, Gain, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation, pairs_of, undirected
 from fgai.attention import Attention
 from fgai.errors import SettingError
@@ -53,7 +53,7 @@ class EdgeRewiring:
         best, change = Best(read, graph, gain), Perturbation()
         generator = torch.Generator().manual_seed(self.seed)
         if not self.greedy:
-            new = self._candidates(graph, links, generator)[:, : self.added]
+            new = self._candidates(links, int(graph.num_nodes or 0), generator)[:, : self.added]
             old = links[:, torch.randperm(links.size(1), generator=generator)[: self.dropped]]
             best.try_on(Perturbation(added=undirected(new), dropped=undirected(old)))
             return best.reading()
@@ -65,11 +65,10 @@ class EdgeRewiring:
             best.try_on(change)
         return best.reading()
 
-    def _candidates(self, graph: Data, links: Tensor, generator: torch.Generator) -> Tensor:
-        """Random pairs that are not linked; [2, <= max(pool, added)]."""
-        size = (2, 2 * max(self.pool, self.added))
-        pairs = pairs_of(torch.randint(int(graph.num_nodes or 0), size, generator=generator))
-        pairs = pairs[:, locate(pairs, links) < 0]
+    def _candidates(self, taken: Tensor, nodes: int, generator: torch.Generator) -> Tensor:
+        """Random pairs that are not taken; [2, <= max(pool, added)]."""
+        pairs = pairs_of(torch.randint(nodes, (2, 2 * max(self.pool, self.added)), generator=generator))
+        pairs = pairs[:, locate(pairs, taken) < 0]
         return pairs[:, torch.randperm(pairs.size(1), generator=generator)[: max(self.pool, self.added)]]
 
     def _further(
@@ -78,11 +77,11 @@ class EdgeRewiring:
         """The change, with `plus` more links added and `minus` more dropped: those that promise most now."""
         now = change.apply(graph)
         links = pairs_of(need(now, "edge_index"))
-        new = self._candidates(now, links, draw)
+        new = self._candidates(torch.cat([links, change.dropped], 1), int(now.num_nodes or 0), draw)
         worth_new, worth_old = _worth(read, now, gain, new, links)
         own = locate(links, change.added) >= 0  # what was added is not dropped again
-        more = new[:, worth_new.topk(min(plus, new.size(1))).indices]
-        less = links[:, worth_old.masked_fill(own, -torch.inf).topk(minus).indices]
+        more = new[:, _best(worth_new, plus)]
+        less = links[:, _best(worth_old.masked_fill(own, -torch.inf), minus)]
         return replace(
             change,
             added=torch.cat([change.added, undirected(more)], 1),
@@ -99,7 +98,7 @@ def _worth(read: Reader, graph: Data, gain: Gain, new: Tensor, links: Tensor) ->
     silent = {site: score[:, None].expand_as(seen[site].weight) for site, score in silent.items()}
     nudge = {site: torch.zeros_like(a.weight).requires_grad_() for site, a in seen.items()}
     reading = read(wide, plus_weight=nudge, plus_score=silent)
-    slopes = torch.autograd.grad(gain(reading), list(nudge.values()), allow_unused=True, materialize_grads=True)
+    slopes = slopes_of(gain(reading), list(nudge.values()))
     add, drop = torch.zeros(new.size(1)), torch.zeros(links.size(1))
     for a, slope in zip(reading.attention.values(), slopes, strict=True):
         odds = a.weight.detach() * math.exp(-SILENT)  # of a new edge, were it heard
@@ -108,6 +107,12 @@ def _worth(read: Reader, graph: Data, gain: Gain, new: Tensor, links: Tensor) ->
     return add, drop
 
 
+def _best(worth: Tensor, count: int) -> Tensor:
+    """The `count` places of most worth, only where it is positive."""
+    found = worth.topk(min(count, len(worth)))
+    return found.indices[found.values > 0]
+
+
 def _along(attention: Attention, effect: Tensor, pairs: Tensor) -> Tensor:
     """The effect of both directions of each pair, summed over heads; [E, H] -> [P]."""
-    return replace(attention, weight=effect).on(undirected(pairs)).sum(1).view(2, -1).sum(0)
+    return replace(attention, weight=effect).on(undirected(pairs), absent=0.0).sum(1).view(2, -1).sum(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 
@@ -13,6 +14,7 @@ from fgai.adversary.base import ADVERSARIES, Best, Gain
 from fgai.adversary.gains import GAINS
 from fgai.adversary.injection import NodeInjection
 from fgai.adversary.perturbation import Attacked
+from fgai.errors import NoSlopeError
 from fgai.reading import Reader
 
 
@@ -22,8 +24,9 @@ class Strongest:
     """The worst of many node injections, judged by the gain that is asked for.
 
     Every member injects `nodes` nodes. Members differ in the links per node (`edges`), in the gain that their features
-    climb (`climbing`; the one asked for may have no gradient), in the pace (steps and their size: many small ones, or
-    few large ones), and in `restarts` with other seeds. Each attacks the model at hand through its own gradients.
+    climb (the one asked for, if it has a gradient, and those in `climbing`), in the pace (steps and their size: many
+    small ones, or few large ones), and in `restarts` with other seeds. Each attacks the model at hand through its own
+    gradients.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversary import gains
@@ -47,8 +50,9 @@ class Strongest:
         with torch.no_grad():
             clean = read(graph).detach()
         best = Best(read, graph, gain)
-        for member, name in product(self.members(), self.climbing):
-            best.try_on(member(read, graph, GAINS[name](clean)).perturbation)
+        for member, climbed in product(self.members(), (gain, *(GAINS[name](clean) for name in self.climbing))):
+            with suppress(NoSlopeError):  # the gain that is asked for may only judge
+                best.try_on(member(read, graph, climbed).perturbation)
         return best.reading()
 
     def members(self) -> Iterator[NodeInjection]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -124,16 +125,18 @@ class AuditReport:
     def load(cls, path: str | Path) -> AuditReport:
         """Read back what `save` wrote to a `.json` file."""
         try:
-            raw = json.loads(Path(path).read_text())
-            attacked = {
-                name: Figure(**{**figure, "values": tuple(map(_number, figure["values"]))})
+            raw = _with_nan(json.loads(Path(path).read_text()))
+            raw["attacked"] = {
+                name: Figure(**{**figure, "values": tuple(figure["values"])})
                 for name, figure in raw["attacked"].items()
             }
-            moved = tuple(Moved(**{**row, "answers_attacked": tuple(row["answers_attacked"])}) for row in raw["moved"])
-            verdict = Verdict(raw["verdict"]["word"], tuple(raw["verdict"]["reasons"]))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raw["moved"] = tuple(
+                Moved(**{**row, "answers_attacked": tuple(row["answers_attacked"])}) for row in raw["moved"]
+            )
+            raw["verdict"] = Verdict(raw["verdict"]["word"], tuple(raw["verdict"]["reasons"]))
+            return cls(**raw)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path} holds no audit ({error!r}); AuditReport.save writes one") from error
-        return cls(**{**raw, "attacked": attacked, "moved": moved, "verdict": verdict})
 
     def __str__(self) -> str:
         return self.text()
@@ -147,5 +150,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
+def _with_nan(raw: dict[str, Any]) -> dict[str, Any]:
+    """Nulls among the figures are numbers that were not finite."""
+    for part in (raw["clean"], raw["floor"], *raw["attacked"].values()):
+        part.update({name: math.nan for name, value in part.items() if value is None})
+    for figure in raw["attacked"].values():
+        figure["values"] = [math.nan if value is None else value for value in figure["values"]]
+    return raw

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.accelerated import accelerated
+from fgai.acceleration import accelerated
 from fgai.adversary import ADVERSARIES, Adversary, NodeInjection
 from fgai.audit.record import AuditReport, Figure, Moved
 from fgai.audit.trial import calm, measure, under
 from fgai.audit.verdict import judge
+from fgai.errors import SettingError
 from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, top_overlap
 from fgai.progress import progress
 from fgai.reading import Call, Reader, Reading, evaluating
@@ -21,6 +22,7 @@ from fgai.sanity import without_attention
 from fgai.versions import versions
 
 KEPT = 100  # of the nodes that moved most
+RANDOM_DRAWS = 10  # of random explanations, the floor
 
 
 def audit(
@@ -35,9 +37,10 @@ def audit(
 ) -> AuditReport:
     """Can the attention of this model on this graph be trusted?
 
-    The adversary attacks the model through its own gradients, once per seed, making `gain` large (one of `fgai ls`: on
-    the prediction or on the explanation). Judged are the nodes of `data.test_mask`, or all; without `data.y` the
-    model's own clean answers are the labels. The model and the graph are left as they were.
+    The adversary attacks the model through its own gradients, with the seeds 0, 1, ... in place of its own, making
+    `gain` large (one of `fgai ls`: on the prediction or on the explanation). Judged are the nodes of `data.test_mask`,
+    or all; without `data.y` the model's own clean answers are the labels. The model and the graph are left as they
+    were.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -45,6 +48,8 @@ def audit(
     >>> report.verdict.word in ("stable", "unstable", "degenerate", "unfaithful")
     True
     """
+    if seeds < 1:
+        raise SettingError(f"seeds={seeds}; an audit attacks at least once")
     read = Reader(model, call)
     with evaluating(model), accelerated(model), progress("audit", seeds + 1) as advance:
         clean = calm(read, data)
@@ -75,15 +80,25 @@ def audit(
 def describe(adversary: Adversary) -> dict[str, Any]:
     """The name and the budget of an adversary, as data."""
     names = [name for name, kind in ADVERSARIES.items() if kind is type(adversary)]
-    return {"name": names[0] if names else type(adversary).__name__, **asdict(adversary)}  # pyright: ignore
+    settings: Any = adversary
+    return {"name": names[0] if names else type(adversary).__name__, **_as_json(asdict(settings))}
+
+
+def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 
 
 def _floor(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float]:
+    """What an explanation must beat: random ones, no attention at all, and always naming the largest class."""
     effect = without_attention(model, clean.graph, call=call)
+    draws = [random_attention(clean.clean.explanation, seed) for seed in range(RANDOM_DRAWS)]
+    slopes = Figure.of([f_slope_of(clean, draw, "most") for draw in draws])
     return {
-        "f_slope_random": f_slope_of(clean, random_attention(clean.clean.explanation), "most"),
+        "f_slope_random": slopes.mean,
+        "f_slope_random_deviation": slopes.deviation,
         "g_tvd_uniform": effect.g_tvd,
         "changed_uniform": effect.changed,
+        "f1_largest_class": float(clean.labels.bincount().max() / len(clean.labels)),
     }
 
 

@@ -26,11 +26,13 @@ class Verdict:
 def judge(clean: Mapping[str, float], attacked: Mapping[str, float], floor: Mapping[str, float]) -> Verdict:
     """Degenerate attention is no explanation; an unfaithful one does not say what matters; the rest may be unstable.
 
-    `floor` holds `f_slope_random` (deleting random edges) and `g_tvd_uniform` (attention replaced by 1/degree).
+    `floor` holds `f_slope_random` and its deviation (deleting random edges), `g_tvd_uniform` (attention replaced by
+    1/degree) and `f1_largest_class` (always naming the largest class).
 
     >>> good = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
     >>> good |= {"f_slope_plus": -0.4, "f_slope_minus": -0.1}
-    >>> judge(good, good, {"f_slope_random": -0.2, "g_tvd_uniform": 0.3}).word
+    >>> floor = {"f_slope_random": -0.2, "f_slope_random_deviation": 0.02, "g_tvd_uniform": 0.3}
+    >>> judge(good, good, {**floor, "f1_largest_class": 0.3}).word
     'stable'
     """
     tests: tuple[tuple[Word, list[str]], ...] = (
@@ -38,16 +40,24 @@ def judge(clean: Mapping[str, float], attacked: Mapping[str, float], floor: Mapp
         ("unfaithful", list(_unfaithful(clean, floor))),
         ("unstable", list(_unstable(clean, attacked))),
     )
+    weak = _weak(clean, floor)
     for word, reasons in tests:
         if reasons:
-            return Verdict(word, tuple(reasons))
-    return Verdict(
-        "stable",
-        (
-            f"under attack {attacked['overlap']:.0%} of each node's top neighbours are kept, "
-            f"and F1 goes from {clean['f1']:.3f} to {attacked['f1']:.3f}",
-        ),
+            return Verdict(word, (*reasons, *weak))
+    kept = (
+        f"under attack {attacked['overlap']:.0%} of each node's top neighbours are kept, "
+        f"and F1 goes from {clean['f1']:.3f} to {attacked['f1']:.3f}"
     )
+    return Verdict("stable", (kept, *weak))
+
+
+def _weak(clean: Mapping[str, float], floor: Mapping[str, float]) -> list[str]:
+    if clean["f1"] > floor["f1_largest_class"] + 0.05:
+        return []
+    return [
+        f"beware, the model has learnt little: F1 {clean['f1']:.3f}, and naming the largest class gives "
+        f"{floor['f1_largest_class']:.3f}"
+    ]
 
 
 def _degenerate(clean: Mapping[str, float], floor: Mapping[str, float]) -> list[str]:
@@ -66,11 +76,12 @@ def _degenerate(clean: Mapping[str, float], floor: Mapping[str, float]) -> list[
 
 
 def _unfaithful(clean: Mapping[str, float], floor: Mapping[str, float]) -> list[str]:
-    if clean["f_slope_plus"] < clean["f_slope_minus"] and clean["f_slope_plus"] < floor["f_slope_random"]:
+    random, noise = floor["f_slope_random"], 2 * floor["f_slope_random_deviation"]
+    if clean["f_slope_plus"] < min(clean["f_slope_minus"], random - noise):
         return []
     return [
         f"deleting what it attends to most hurts no more (slope {clean['f_slope_plus']:+.3f}) than deleting what it "
-        f"attends to least ({clean['f_slope_minus']:+.3f}) or random edges ({floor['f_slope_random']:+.3f})"
+        f"attends to least ({clean['f_slope_minus']:+.3f}) or random edges ({random:+.3f} ± {noise:.3f})"
     ]
 
 

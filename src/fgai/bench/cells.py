@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.accelerated import accelerated
+from fgai.acceleration import accelerated
 from fgai.audit.run import describe
 from fgai.audit.trial import calm, measure, under
 from fgai.bench.attacks import ATTACKS, Attack

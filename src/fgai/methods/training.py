@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.accelerated import accelerated
+from fgai.acceleration import accelerated
 from fgai.errors import DataError
 from fgai.graph import need
 from fgai.metrics import micro_f1

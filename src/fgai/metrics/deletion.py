@@ -21,7 +21,7 @@ First = Literal["most", "least"]
 
 def deletion_order(explanation: Attention, edge_index: Tensor, first: First) -> Tensor:
     """The columns of `edge_index` by attention, most or least first; ties by target, then source, whatever the rows."""
-    weight = explanation.mean().on(edge_index)[:, 0]
+    weight = explanation.mean().on(edge_index, absent=0.0)[:, 0]
     fixed = edge_keys(edge_index, int(edge_index.max()) + 1 if edge_index.numel() else 1).argsort(stable=True)
     return fixed[weight[fixed].argsort(descending=first == "most", stable=True)]
 

@@ -37,7 +37,7 @@ def roc_auc(probs: Tensor, y: Tensor) -> float:
 def _area(score: Tensor, positive: Tensor) -> float:
     """Mann and Whitney's statistic, from mid-ranks."""
     _, group, count = score.unique(return_inverse=True, return_counts=True)
-    middle = (count.cumsum(0) - (count - 1) / 2)[group]
+    middle = (count.cumsum(0) - (count.double() - 1) / 2)[group]
     ups, downs = int(positive.sum()), int((~positive).sum())
     return float((middle[positive].sum() - ups * (ups + 1) / 2) / (ups * downs)) if ups and downs else math.nan
 

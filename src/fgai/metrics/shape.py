@@ -5,11 +5,11 @@ from __future__ import annotations
 from fgai.attention import Attention, entropy, nonuniformity
 
 
-def mean_nonuniformity(explanation: Attention) -> float:
-    """The mean over nodes of the l1 distance between the attention and 1/degree; 0 explains nothing."""
-    return float(nonuniformity(explanation.mean()).mean())
+def mean_nonuniformity(explanation: Attention, nodes: int | None = None) -> float:
+    """The mean over the first `nodes` nodes of the l1 distance between attention and 1/degree; 0 explains nothing."""
+    return float(nonuniformity(explanation.mean())[:nodes].mean())
 
 
-def mean_entropy(explanation: Attention) -> float:
-    """The mean over nodes with two neighbours or more of the entropy over that of uniform attention; 1 is uniform."""
-    return float(entropy(explanation.mean()).nanmean())
+def mean_entropy(explanation: Attention, nodes: int | None = None) -> float:
+    """The mean over the first `nodes` nodes, if they have two neighbours, of entropy over uniform's; 1 is uniform."""
+    return float(entropy(explanation.mean())[:nodes].nanmean())

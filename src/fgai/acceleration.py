@@ -1,4 +1,4 @@
-"""For the length of a `with` block PyG's attention layers run on sparse products; like the tap it knows PyG's inside."""
+"""In a `with` block PyG's attention layers run on sparse products. Like the tap, this module knows PyG's inside."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def _faster(cls: type, memory: _Memory) -> type | None:
 def _is_pygs_own(cls: Any, base: type) -> bool:
     names = ("message", "aggregate", "update", "message_and_aggregate", "edge_update")
     written = [owner for owner in cls.__mro__ if "propagate" in vars(owner) and owner is not MessagePassing]
-    generated = all(vars(owner)["propagate"] is vars(owner).get("_jinja_propagate") for owner in written)
+    prefix = "{0.__module__}_{0.__name__}".format  # of the modules that PyG generates
+    generated = all(vars(owner)["propagate"].__module__.startswith(prefix(owner)) for owner in written)
     return generated and all(getattr(cls, name) is getattr(base, name) for name in names)
 
 

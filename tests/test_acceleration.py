@@ -1,0 +1,169 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
+
+import fgai.acceleration
+from fgai import Reader, accelerated, backbones, datasets
+from fgai.methods import Vanilla
+from fgai.seeding import seeded
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch):
+    monkeypatch.setattr(fgai.acceleration, "PAYS_FROM", 0)
+
+
+@pytest.fixture(name="counted")
+def _counted(monkeypatch):
+    """How often the kernel ran."""
+    calls = []
+    plain = fgai.acceleration.aggregate
+    monkeypatch.setattr(fgai.acceleration, "aggregate", lambda *args: calls.append(1) or plain(*args))
+    return calls
+
+
+def step(layer, *inputs):
+    layer.zero_grad()
+    with seeded(0):
+        out = layer(*inputs)
+    out.square().sum().backward()
+    return [out.detach(), *(p.grad.clone() for p in layer.parameters() if p.grad is not None)]
+
+
+LAYERS = {
+    "gat": lambda **s: GATConv(4, 3, **s),
+    "gatv2": lambda **s: GATv2Conv(4, 3, **s),
+    "transformer": lambda **s: TransformerConv(4, 3, **{k: v for k, v in s.items() if k != "add_self_loops"}),
+}
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20),
+    st.sampled_from(sorted(LAYERS)),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_outputs_and_gradients_are_pygs_in_training_mode_too(edges, name, heads, concat, loops):
+    edge_index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).t().contiguous()
+    with seeded(1):
+        layer = LAYERS[name](heads=heads, concat=concat, add_self_loops=loops, dropout=0.4).double()
+        x = torch.randn(8, 4, dtype=torch.double)  # node 7 is isolated
+    expected = step(layer, x, edge_index)
+    with accelerated(layer):
+        found = step(layer, x, edge_index)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2", "gt"])
+def test_our_backbones_run_on_the_kernels_and_are_read_by_a_tap(name, counted):
+    data = backbones.GT.prepare(datasets.synthetic(nodes=100, edges=600))
+    model = backbones.build(name, data).double().eval()
+    data.x, data.pe = data.x.double(), data.pe.double()
+    read = Reader(model)
+    plain = read(data)
+    assert not counted
+    with accelerated(model):
+        fast = read(data)
+    assert len(counted) == 2
+    torch.testing.assert_close(fast.logits, plain.logits, rtol=0, atol=1e-10)
+    for site, attention in plain.attention.items():
+        assert torch.equal(fast.attention[site].edge_index, attention.edge_index)
+        torch.testing.assert_close(fast.attention[site].weight, attention.weight, rtol=0, atol=1e-12)
+
+
+def test_perturbations_reach_the_kernels(counted):
+    data = datasets.synthetic(nodes=100, edges=600)
+    model = backbones.build("gat", data).eval()
+    read = Reader(model)
+    delta = {"conv2": torch.rand_like(read(data).attention["conv2"].weight).requires_grad_()}
+    expected = read(data, plus_weight=delta).logits
+    with accelerated(model):
+        found = read(data, plus_weight=delta).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    ours, theirs = (torch.autograd.grad(y.square().sum(), delta["conv2"])[0] for y in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+class OwnMessage(GATConv):
+    def message(self, x_j, alpha):
+        return 2 * super().message(x_j, alpha)
+
+
+class OwnPropagate(GATConv):
+    def propagate(self, edge_index, size=None, **inputs):
+        return 3 * super().propagate(edge_index, size=size, **inputs)
+
+
+class OwnName(GATConv):
+    pass
+
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("layer", "runs"),
+    [
+        (GATConv(4, 3), True),
+        (OwnName(4, 3), True),
+        (OwnMessage(4, 3), False),
+        (OwnPropagate(4, 3), False),
+        (GATConv(4, 3, aggr="max"), False),
+        (GATConv(4, 3, flow="target_to_source"), False),
+        (GCNConv(4, 3), False),
+    ],
+    ids=["gat", "subclass", "own message", "own propagate", "max", "other way", "no attention"],
+)
+def test_only_what_is_pygs_own_is_replaced(layer, runs, counted):
+    expected = layer(X, EDGES)
+    with accelerated(layer):
+        found = layer(X, EDGES)
+    torch.testing.assert_close(found, expected)
+    assert bool(counted) == runs
+
+
+def test_edge_features_are_handled_or_left_to_pyg():
+    attributes = torch.randn(4, 2)
+    for layer in (GATConv(4, 3, edge_dim=2), GATv2Conv(4, 3, edge_dim=2), TransformerConv(4, 3, edge_dim=2)):
+        expected = layer(X, EDGES, attributes)
+        with accelerated(layer):
+            torch.testing.assert_close(layer(X, EDGES, attributes), expected)
+
+
+def test_bipartite_inputs_keep_their_sizes():
+    layer = GATConv((4, 4), 3, add_self_loops=False)
+    expected = layer((X, X[:4]), EDGES)
+    with accelerated(layer):
+        torch.testing.assert_close(layer((X, X[:4]), EDGES), expected)
+
+
+def test_a_changed_edge_tensor_is_not_taken_for_the_old_one():
+    layer, edges = GATConv(4, 3), EDGES.clone()
+    with accelerated(layer):
+        layer(X, edges)
+        edges[0] = edges[0].flip(0)
+        found = layer(X, edges)
+    torch.testing.assert_close(found, layer(X, edges))
+
+
+def test_nothing_is_left_on_the_model_after_an_exception():
+    layer = GATConv(4, 3)
+    before = sorted(vars(layer))
+    with pytest.raises(ZeroDivisionError), accelerated(layer):
+        _ = 1 / 0
+    assert type(layer) is GATConv
+    assert sorted(vars(layer)) == before
+
+
+def test_a_training_run_has_the_same_loss_curve(monkeypatch):
+    data = datasets.load("synthetic")
+    fast = Vanilla(epochs=20).fit(backbones.build("gat", data), data).history
+    monkeypatch.setattr(fgai.acceleration, "PAYS_FROM", 10**9)
+    plain = Vanilla(epochs=20).fit(backbones.build("gat", data), data).history
+    assert [e.terms["label"] for e in fast] == pytest.approx([e.terms["label"] for e in plain], abs=1e-5)
