@@ -207,8 +207,15 @@ def test_a_comparison_gives_every_model_the_same_budget():
     assert str(found) == found.markdown() and len(found.markdown().splitlines()) == 5
 
 
-GOOD = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5, "f_slope_plus": -0.4, "f_slope_minus": -0.1}
-FLOOR = {"f_slope_random": -0.2, "f_slope_random_deviation": 0.01, "g_tvd_uniform": 0.3, "f1_largest_class": 0.3}
+GOOD = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
+FLOOR = {
+    "f_slope_most": -0.4,
+    "f_slope_least": -0.1,
+    "f_slope_random": -0.2,
+    "f_slope_random_deviation": 0.01,
+    "g_tvd_uniform": 0.3,
+    "f1_largest_class": 0.3,
+}
 
 
 @pytest.mark.parametrize(
@@ -218,10 +225,10 @@ FLOOR = {"f_slope_random": -0.2, "f_slope_random_deviation": 0.01, "g_tvd_unifor
         ("stable", {}, {"f1": 0.885, "overlap": 0.91, "g_tvd": 0.04}, {}, "0.885"),
         ("degenerate", {"nonuniformity": 0.009}, {}, {}, "0.0090"),
         ("degenerate", {}, {}, {"g_tvd_uniform": 0.004}, "0.0040"),
-        ("degenerate", {"nonuniformity": 0.0, "f_slope_plus": 0.0}, {"overlap": 0.0}, {}, "uniform"),
-        ("unfaithful", {"f_slope_plus": -0.1}, {}, {}, "-0.100"),
-        ("unfaithful", {"f_slope_plus": -0.15}, {"overlap": 0.1}, {}, "-0.200"),
-        ("unfaithful", {"f_slope_minus": -0.5}, {}, {}, "-0.500"),
+        ("degenerate", {"nonuniformity": 0.0}, {"overlap": 0.0}, {"f_slope_most": 0.0}, "uniform"),
+        ("unfaithful", {}, {}, {"f_slope_most": -0.1}, "-0.100"),
+        ("unfaithful", {}, {"overlap": 0.1}, {"f_slope_most": -0.215}, "-0.200"),
+        ("unfaithful", {}, {}, {"f_slope_least": -0.5}, "-0.500"),
         ("unstable", {}, {"overlap": 0.89}, {}, "89%"),
         ("unstable", {}, {"f1": 0.87}, {}, "0.870"),
         ("unstable", {}, {"g_tvd": 0.06}, {}, "0.060"),
@@ -238,18 +245,19 @@ def test_every_reason_is_given():
     assert len(judge(GOOD | {"nonuniformity": 0.0}, GOOD, FLOOR | {"g_tvd_uniform": 0.0}).reasons) == 2
 
 
-def test_a_gat_on_cora_is_unstable(shelf, data_root):
+def test_a_gat_on_cora_falls(shelf, data_root):
     graph = datasets.load("cora", root=data_root)
     model = Vanilla(epochs=60).fit(build("gat", graph), graph).model
     found = audit(model, graph, NodeInjection(20, 20, steps=5), seeds=1)
-    assert found.verdict.word == "unstable", found
+    assert found.verdict.word in ("unstable", "unfaithful"), found
+    assert any("F1 falls" in reason for reason in found.verdict.reasons)
     assert found.clean["f1"] > 0.7
 
 
 def test_uniform_attention_is_degenerate():
     found = audit(trained("even"), community(), ATTACK, seeds=1)
     assert found.verdict.word == "degenerate"
-    assert "uniform" in found.verdict.reasons[0] and len(found.verdict.reasons) == 2
+    assert all("uniform" in reason for reason in found.verdict.reasons[:2])
     assert found.clean["f1"] > 0.6
 
 

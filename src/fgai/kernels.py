@@ -7,7 +7,9 @@ how query-key scores are made. The order of the edges is found once per graph an
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ class EdgeOrder:
         >>> EdgeOrder.of(torch.tensor([[1, 0], [0, 1]]), 2, 2).rows[1]
         tensor([1, 0], dtype=torch.int32)
         """
+        _hush()
         keys, order = edge_keys(edge_index, num_sources).sort()
         fresh = torch.ones_like(keys, dtype=torch.bool)
         fresh[1:] = keys[1:] != keys[:-1]
@@ -138,6 +141,14 @@ def _sampled(left: Tensor, right: Tensor, order: EdgeOrder) -> Tensor:
     left, right = left.transpose(0, 1).contiguous(), right.permute(1, 2, 0).contiguous()
     heads = [torch.sparse.sampled_addmm(pattern, a, b, beta=0.0).values() for a, b in zip(left, right, strict=True)]
     return torch.stack(heads, dim=1).index_select(0, order.place)
+
+
+@cache
+def _hush() -> None:
+    """Torch says once per process that sparse rows are in beta; users of a model need not hear it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _csr((torch.tensor([0, 0]), torch.tensor([], dtype=torch.long)), torch.tensor([]), (1, 1))
 
 
 def _csr(place: tuple[Tensor, Tensor], entries: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -89,11 +89,16 @@ def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _floor(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float]:
-    """What an explanation must beat: random ones, no attention at all, and always naming the largest class."""
+    """What an explanation must beat: random ones, no attention at all, and always naming the largest class.
+
+    Here edges compete within a node, so that 1/degree decides nothing.
+    """
     effect = without_attention(model, clean.graph, call=call)
     draws = [random_attention(clean.clean.explanation, seed) for seed in range(RANDOM_DRAWS)]
-    slopes = Figure.of([f_slope_of(clean, draw, "most") for draw in draws])
+    slopes = Figure.of([f_slope_of(clean, draw, "most", "node") for draw in draws])
     return {
+        "f_slope_most": f_slope_of(clean, clean.clean.explanation, "most", "node"),
+        "f_slope_least": f_slope_of(clean, clean.clean.explanation, "least", "node"),
         "f_slope_random": slopes.mean,
         "f_slope_random_deviation": slopes.deviation,
         "g_tvd_uniform": effect.g_tvd,

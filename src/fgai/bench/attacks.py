@@ -20,5 +20,7 @@ ATTACKS: Mapping[str, Attack] = {
     "injection-20x20": Attack(NodeInjection(nodes=20, edges=20), "cross-entropy"),
     "injection-20x40": Attack(NodeInjection(nodes=20, edges=40), "cross-entropy"),
     "strongest": Attack(Strongest(nodes=20, edges=(20, 40)), "flips"),
-    "explanation": Attack(NodeInjection(nodes=20, edges=40, steps=40), "attention-divergence"),
+    "explanation": Attack(
+        Strongest(nodes=20, edges=(40,), climbing=("soft-top-k", "top-k-loss", "cross-entropy")), "attention-divergence"
+    ),
 }

@@ -11,19 +11,29 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.attention import Attention
-from fgai.graph import delete_edges, edge_keys, need
+from fgai.graph import degree, delete_edges, edge_keys, need
 from fgai.metrics.base import Trial
 from fgai.reading import Reader
+from fgai.topk import rank
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 First = Literal["most", "least"]
+Among = Literal["graph", "node"]
 
 
-def deletion_order(explanation: Attention, edge_index: Tensor, first: First) -> Tensor:
-    """The columns of `edge_index` by attention, most or least first; ties by target, then source, whatever the rows."""
-    weight = explanation.mean().on(edge_index, absent=0.0)[:, 0]
-    fixed = edge_keys(edge_index, int(edge_index.max()) + 1 if edge_index.numel() else 1).argsort(stable=True)
-    return fixed[weight[fixed].argsort(descending=first == "most", stable=True)]
+def deletion_order(explanation: Attention, edge_index: Tensor, first: First, among: Among = "graph") -> Tensor:
+    """The columns of `edge_index` by attention, most or least first; ties by target, then source, whatever the rows.
+
+    Among the `graph`, weights of different nodes compete, and 1/degree decides much. Among a `node`, each node loses
+    its own edges at the same pace: the j-th of its d edges stands at (j + 1/2) / d.
+    """
+    size = int(edge_index.max()) + 1 if edge_index.numel() else 1
+    fixed = edge_keys(edge_index, size).argsort(stable=True)
+    weight, target = explanation.mean().on(edge_index, absent=0.0)[fixed, 0], edge_index[1, fixed]
+    weight = weight if first == "most" else -weight
+    if among == "node":
+        weight = -(rank(weight, target, size) + 0.5) / degree(target, size)[target]
+    return fixed[weight.argsort(descending=True, stable=True)]
 
 
 def f_curve(
@@ -33,6 +43,7 @@ def f_curve(
     y: Tensor,
     correct: Tensor,
     first: First,
+    among: Among = "graph",
     shares: Sequence[float] = SHARES,
 ) -> list[float]:
     """F(r): the share of the nodes `correct` that are right after deleting the share r of all edges, for each r.
@@ -41,7 +52,7 @@ def f_curve(
     the most attended edges first, F- the least.
     """
     edges = need(graph, "edge_index")
-    order = deletion_order(explanation, edges, first)
+    order = deletion_order(explanation, edges, first, among)
     curve = []
     for share in shares:
         gone = torch.zeros(edges.size(1), dtype=torch.bool)
@@ -61,7 +72,7 @@ def f_slope(curve: Sequence[float], shares: Sequence[float] = SHARES) -> float:
     return float(np.polyfit(np.asarray(shares), np.asarray(curve), 1)[0])
 
 
-def f_slope_of(trial: Trial, explanation: Attention, first: First) -> float:
+def f_slope_of(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
     """The F-slope of an explanation of the graph of this trial."""
     correct = trial.judged & (trial.clean.probs.argmax(-1) == trial.y)
-    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, correct, first))
+    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, correct, first, among))
