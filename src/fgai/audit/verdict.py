@@ -28,7 +28,8 @@ def judge(clean: Mapping[str, float], attacked: Mapping[str, float], floor: Mapp
 
     The word is the first that applies, the reasons are all. `floor` holds the slopes of F on the clean graph when each
     node loses its most attended, least attended or random edges (`f_slope_most`, `f_slope_least`, `f_slope_random` and
-    its deviation), `g_tvd_uniform` (attention replaced by 1/degree) and `f1_largest_class` (always naming the largest class).
+    its deviation), `g_tvd_uniform` (attention replaced by 1/degree) and `f1_largest_class` (always naming the largest
+    class).
 
     >>> good = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
     >>> floor = {"f_slope_most": -0.4, "f_slope_least": -0.1, "f_slope_random": -0.2, "f_slope_random_deviation": 0.02}

@@ -1,0 +1,19 @@
+"""What can be proved about an explanation: how far attention can be pushed before its top k, or the class, changes.
+
+These certify attention space (w + rho, w + delta), not input space.
+"""
+
+from fgai.certificate.explanation import certified_radius, eviction_costs, guaranteed_overlap, worst_push
+from fgai.certificate.prediction import Reach, reach
+from fgai.certificate.record import Certificate, certify
+
+__all__ = [
+    "Certificate",
+    "Reach",
+    "certified_radius",
+    "certify",
+    "eviction_costs",
+    "guaranteed_overlap",
+    "reach",
+    "worst_push",
+]

@@ -1,0 +1,89 @@
+"""The prediction's certificate: where the logits are linear in the last layer's weights, how far delta can move them.
+
+With u_j = d logits / d w_j, the logits move by sum_j delta_j u_j. For |delta|_p <= R and its dual norm q:
+
+    class c stays while R |(u_j[c'] - u_j[c])_j|_q < logit[c] - logit[c']  for every c'
+    TVD <= tanh(R |(osc u_j)_j|_q / 4),  osc u = max - min over classes
+
+because a change z of the logits moves a softmax by at most tanh(osc z / 4). Heads each have their own ball, so their
+reaches add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.certificate.explanation import Norm
+from fgai.graph import sum_by
+from fgai.reading import Reader
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far the last layer's attention reaches into each node's answer."""
+
+    class_radius: Tensor  # [N], inside it the class cannot change; inf if attention has no say
+    pull: Tensor  # [N], the most that the spread of the logits changes per unit of radius
+
+    def tvd(self, radius: float) -> Tensor:
+        """The bound on the TVD of the prediction at this radius, per node; [N]."""
+        return (radius * self.pull / 4).tanh()
+
+
+def reach(read: Reader, data: Data, norm: Norm = "l1") -> Reach | None:
+    """The reach of the last attention layer, or None where the logits are not linear in its weights.
+
+    The value vectors come from the model itself, one gradient per class; linearity is checked with a random delta.
+
+    >>> from torch_geometric.nn import GATConv
+    >>> data = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [2, 2]]))
+    >>> reach(Reader(GATConv(3, 2).eval()), data).class_radius.shape
+    torch.Size([3])
+    """
+    with torch.no_grad():
+        clean = read(data)
+    site = next(reversed(list(clean.attention)))
+    place, logits = clean.attention[site], clean.logits.double()
+    value = _values(read, data, site)
+    if value is None:
+        return None
+    target, nodes = place.target, len(logits)
+    answer = logits.argmax(-1)
+    own = value.gather(2, answer[target].view(-1, 1, 1).expand(-1, value.size(1), 1))
+    force = _dual(value - own, target, nodes, norm).sum(1)  # [N, C], over heads
+    gap = logits.gather(1, answer[:, None]) - logits
+    rival = torch.ones_like(gap, dtype=torch.bool).scatter_(1, answer[:, None], False)
+    radius = torch.where(rival & (force > 0), gap / force.clamp(min=torch.finfo(force.dtype).tiny), torch.inf)
+    spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
+    return Reach(radius.amin(1), _dual(spread, target, nodes, norm).sum(1)[:, 0])
+
+
+def _values(read: Reader, data: Data, site: str) -> Tensor | None:
+    """u_j for every edge and head, [E, H, C], if the logits are linear in the weights of this site."""
+    with torch.no_grad():
+        shape = read(data).attention[site].weight
+    delta = torch.zeros_like(shape).requires_grad_()
+    reading = read(data, plus_weight={site: delta})
+    clean, target = reading.logits, reading.attention[site].target
+    value = torch.stack([torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T], dim=2)
+    draw = torch.rand(shape.shape, generator=torch.Generator().manual_seed(0), dtype=shape.dtype)
+    with torch.no_grad():
+        moved = read(data, plus_weight={site: draw}).logits - clean
+        told = sum_by(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
+    scale = moved.abs().max().clamp(min=1e-12)
+    return value.double() if bool((moved - told).abs().max() <= 1e-3 * scale) else None
+
+
+def _dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:
+    """The dual norm over the edges of each node; [E, H, C] -> [N, H, C]."""
+    size = value.abs()
+    if norm == "linf":
+        return sum_by(size, target, nodes)
+    if norm == "l2":
+        return sum_by(size.square(), target, nodes).sqrt()
+    index = target.view(-1, 1, 1).expand_as(size)
+    return size.new_zeros(nodes, *size.shape[1:]).scatter_reduce(0, index, size, "amax")

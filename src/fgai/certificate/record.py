@@ -1,0 +1,173 @@
+"""The four conditions of the definition, checked for every node, each with how it is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from fgai.acceleration import accelerated
+from fgai.adversary import GAINS, AttentionBall
+from fgai.certificate.explanation import Norm, certified_radius, guaranteed_overlap
+from fgai.certificate.prediction import reach
+from fgai.divergence import tvd
+from fgai.errors import DataError
+from fgai.files import whole
+from fgai.metrics import top_overlap
+from fgai.reading import Call, Reader, evaluating, read
+
+How = Literal["exact", "bound", "found", "none"]
+RADII = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+SCOPE = "These certify attention space, not input space: an attacker of the graph may move attention further than this."
+
+
+@dataclass(frozen=True)
+class Number:
+    """One of the four numbers: its value for every node, and how it is known."""
+
+    name: str
+    meaning: str
+    values: Tensor  # [N]; NaN where a node has no say
+    how: How
+    better: Literal["higher", "lower"]
+
+    @property
+    def mean(self) -> float:
+        """Over the nodes that have a value."""
+        return float(self.values.nanmean())
+
+    @property
+    def worst(self) -> float:
+        """The value that holds for every node: what the definition asks for."""
+        values = self.values[~self.values.isnan()]
+        return float("nan") if len(values) == 0 else float(values.min() if self.better == "higher" else values.max())
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What holds for every node of a graph when its attention is pushed by at most `radius`."""
+
+    k: int | float
+    radius: float
+    norm: Norm
+    beta1: Number | None
+    beta2: Number
+    alpha1: Number | None
+    alpha2: Number
+    found: Number
+    certified: Tensor  # [N], the radius inside which the whole top k stays
+    class_radius: Tensor | None  # [N], the radius inside which the class stays
+
+    @property
+    def numbers(self) -> list[Number]:
+        """The four, as far as they could be had, and the best attack beside alpha2."""
+        return [n for n in (self.beta1, self.beta2, self.alpha1, self.alpha2, self.found) if n is not None]
+
+    def share(self, radius: float) -> float:
+        """The share of nodes whose whole top k stays at this radius."""
+        own = self.certified[~self.certified.isnan()]
+        return float((own > radius).double().mean()) if radius > 0 else 1.0
+
+    def curve(self, radii: Sequence[float] = RADII) -> list[tuple[float, float]]:
+        """Radius and share of nodes certified, for the figure."""
+        return [(radius, self.share(radius)) for radius in radii]
+
+    def weakest(self, count: int = 10) -> list[tuple[int, float]]:
+        """The nodes whose top k is lost first, with their certified radius."""
+        order = self.certified.nan_to_num(torch.inf).argsort(stable=True)[:count]
+        return [(int(node), float(self.certified[node])) for node in order]
+
+    def text(self) -> str:
+        """For the terminal."""
+        head = f"top {self.k}, |perturbation|_{self.norm.removeprefix('l')} <= {self.radius} for every node"
+        rows = [f"{n.name:8} {n.mean:8.4f} {n.worst:8.4f}  {n.how:6} {n.meaning}" for n in self.numbers]
+        median = float(self.certified[~self.certified.isnan()].median())
+        shares = ", ".join(f"{share:.1%} at {radius:g}" for radius, share in self.curve())
+        return "\n".join(
+            [
+                head,
+                f"{'':8} {'mean':>8} {'worst':>8}  known",
+                *rows,
+                f"median certified radius {median:.4g}; whole top k certified: {shares}",
+                "earlier layers: none (no bound that is not vacuous)",
+                SCOPE,
+            ]
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the values per node."""
+        four = {n.name: {"mean": n.mean, "worst": n.worst, "how": n.how, "meaning": n.meaning} for n in self.numbers}
+        median = float(self.certified[~self.certified.isnan()].median())
+        settings = {"k": self.k, "radius": self.radius, "norm": self.norm}
+        return {**settings, **four, "median_certified_radius": median, "curve": self.curve(), "weakest": self.weakest()}
+
+    def save(self, path: str | Path) -> None:
+        """Write to `.json` or `.txt`."""
+        path = Path(path)
+        if path.suffix not in (".json", ".txt"):
+            raise DataError(f"a certificate is saved as .json or .txt, and {path} ends in {path.suffix or 'nothing'}")
+        plain = json.loads(json.dumps(self.as_dict()), parse_constant=lambda _: None)
+        content = json.dumps(plain, indent=1, allow_nan=False) if path.suffix == ".json" else self.text()
+        with whole(path) as half:
+            half.write_text(content + "\n")
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def certify(
+    model: nn.Module,
+    data: Data,
+    vanilla: nn.Module | None = None,
+    k: int | float = 10,
+    radius: float = 0.05,
+    *,
+    norm: Norm = "l1",
+    steps: int = 10,
+    call: Call | None = None,
+) -> Certificate:
+    """Check the four conditions of the definition for every node; `vanilla` is the model before it was made faithful.
+
+    `steps` of an `AttentionBall` of the same radius show, beside the bound on the prediction, what an attack reaches.
+
+    >>> from fgai import backbones, datasets
+    >>> data = datasets.load("synthetic")
+    >>> certificate = certify(backbones.build("gat", data), data, k=3, steps=1)
+    >>> certificate.beta2.how, certificate.alpha2.how
+    ('exact', 'bound')
+    """
+    reader = Reader(model, call)
+    with evaluating(model), accelerated(model):
+        with torch.no_grad():
+            now = reader(data).detach()
+        far = reach(reader, data, norm)
+        attacked = AttentionBall(radius, norm, steps=steps)(reader, data, GAINS["kl"](now)).detach()
+    look = now.explanation
+    moved = tvd(now.probs, attacked.probs).double()
+    before = None if vanilla is None else read(vanilla, data, call)
+    return Certificate(
+        k=k,
+        radius=radius,
+        norm=norm,
+        beta1=before
+        and Number("beta1", "V_k to vanilla's", top_overlap(before.explanation, look, k), "exact", "higher"),
+        beta2=Number(
+            "beta2", "V_k that no perturbation undercuts", guaranteed_overlap(look, k, radius, norm), "exact", "higher"
+        ),
+        alpha1=before
+        and Number("alpha1", "TVD to vanilla's prediction", tvd(before.probs, now.probs).double(), "exact", "lower"),
+        alpha2=Number("alpha2", "TVD that no perturbation exceeds", far.tvd(radius), "bound", "lower")
+        if far is not None
+        else Number(
+            "alpha2", "no bound: the logits are not linear in it", torch.full_like(moved, torch.nan), "none", "lower"
+        ),
+        found=Number("attack", f"TVD that {steps} steps of attack reached", moved, "found", "lower"),
+        certified=torch.where(look.degree > 0, certified_radius(look, k, 1.0, norm), torch.nan),
+        class_radius=None if far is None else far.class_radius,
+    )
