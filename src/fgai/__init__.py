@@ -5,6 +5,7 @@ from fgai.acceleration import accelerated
 from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
 from fgai.attention import Attention
 from fgai.audit import AuditReport, Comparison, audit, compare
+from fgai.certificate import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
 from fgai.methods import Fit, Vanilla
@@ -18,6 +19,7 @@ __all__ = [
     "AttentionExplainer",
     "AttentionPoint",
     "AuditReport",
+    "Certificate",
     "Comparison",
     "EdgeRewiring",
     "FGAIError",
@@ -35,6 +37,7 @@ __all__ = [
     "adversary",
     "audit",
     "backbones",
+    "certify",
     "compare",
     "datasets",
     "methods",

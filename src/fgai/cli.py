@@ -1,4 +1,4 @@
-"""The command line: `fgai ls`, `fgai train`, `fgai audit`."""
+"""The command line: `fgai ls`, `fgai train`, `fgai audit`, `fgai certify`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fgai import datasets, saved
 from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
 from fgai.audit import audit as run_audit
 from fgai.backbones import BACKBONES, build
+from fgai.certificate import certify as run_certify
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError
 from fgai.graph import need
@@ -111,6 +112,30 @@ def audit(
         if out is not None:
             report.save(out)
     typer.echo(report.text())
+
+
+@app.command()
+def certify(
+    folder: Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")] = None,
+    vanilla: Annotated[Path | None, typer.Option(help="The folder of the model before it was made faithful.")] = None,
+    model: Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")] = "",
+    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")] = None,
+    data: DataName = "",
+    k: Annotated[int, typer.Option(help="How many neighbours an explanation names.")] = 10,
+    radius: Annotated[float, typer.Option(help="How far attention may be pushed, per node.")] = 0.05,
+    norm: Annotated[str, typer.Option(help="l1, l2 or linf.")] = "l1",
+    split: Annotated[int, typer.Option(help="The seed of the split that the model was trained on.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
+) -> None:
+    """What can be proved about this explanation? The four conditions, for every node, in attention space."""
+    with _errors_in_words():
+        net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data)
+        before = None if vanilla is None else saved.load(vanilla).model
+        measure: Any = norm
+        certificate = run_certify(net, graph, before, k, radius, norm=measure)
+        if out is not None:
+            certificate.save(out)
+    typer.echo(certificate.text())
 
 
 def _ours(folder: Path | None, data: str) -> tuple[nn.Module, Data, str]:

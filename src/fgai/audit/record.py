@@ -64,6 +64,7 @@ class AuditReport:
     clean: Mapping[str, float]
     attacked: Mapping[str, Figure]
     floor: Mapping[str, float]
+    certified: Mapping[str, float]  # radius -> share of nodes whose whole top 5 no perturbation of the attention moves
     moved: tuple[Moved, ...]
     verdict: Verdict
     versions: Mapping[str, str]
@@ -92,14 +93,19 @@ class AuditReport:
         )
         return f"{self.model} under {self.adversary['name']}({settings}), gain {self.gain}, {self.seeds} seed(s)"
 
+    @property
+    def proved(self) -> str:
+        """What is certain whatever the attack, in attention space."""
+        shares = ", ".join(f"{share:.1%} within {radius}" for radius, share in self.certified.items())
+        return f"Certified (exact, l1, attention space only): the whole top 5 stays for {shares} of the nodes"
+
     def text(self) -> str:
         """For the terminal."""
         rows = [("", "clean", "attacked: mean ± deviation [95 %]", "better"), *self.lines()]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join(
-            [self.title, f"Verdict: {self.verdict.word}", *map("  because {}".format, self.verdict.reasons), *body]
-        )
+        reasons = map("  because {}".format, self.verdict.reasons)
+        return "\n".join([self.title, f"Verdict: {self.verdict.word}", *reasons, *body, self.proved])
 
     def markdown(self) -> str:
         """For a page."""

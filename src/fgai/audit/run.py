@@ -14,8 +14,10 @@ from fgai.adversary import ADVERSARIES, Adversary, NodeInjection
 from fgai.audit.record import AuditReport, Figure, Moved
 from fgai.audit.trial import calm, measure, under
 from fgai.audit.verdict import judge
+from fgai.certificate import certified_radius
 from fgai.errors import SettingError
 from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, top_overlap
+from fgai.metrics.stability import TOP
 from fgai.progress import progress
 from fgai.reading import Call, Reader, Reading, evaluating
 from fgai.sanity import without_attention
@@ -71,6 +73,7 @@ def audit(
         clean=before,
         attacked=figures,
         floor=floor,
+        certified=_certified(clean),
         moved=_moved(clean.clean, [trial.now for trial in trials]),
         verdict=judge(before, {metric: figure.mean for metric, figure in figures.items()}, floor),
         versions=versions(),
@@ -105,6 +108,12 @@ def _floor(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float
         "changed_uniform": effect.changed,
         "f1_largest_class": float(clean.labels.bincount().max() / len(clean.labels)),
     }
+
+
+def _certified(clean: Trial) -> dict[str, float]:
+    """The share of nodes with neighbours whose whole top k is certified at a few radii."""
+    radius = certified_radius(clean.clean.explanation, TOP)[clean.clean.explanation.degree > 0]
+    return {f"{size:g}": float((radius > size).double().mean()) for size in (0.01, 0.05, 0.1)}
 
 
 def _moved(clean: Reading, attacks: list[Reading]) -> tuple[Moved, ...]:

@@ -1,0 +1,22 @@
+"""The worked examples of the docs run, and say what the page says."""
+
+import re
+from pathlib import Path
+
+import torch
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_worked_example_of_the_certificates_is_right():
+    page = (DOCS / "certificates.md").read_text()
+    example = re.findall(r"## A worked example\n\n```python\n(.*?)```", page, re.DOTALL)[0]
+    scope = {}
+    exec(example, scope)
+    costs, radius, kept = scope["eviction_costs"], scope["certified_radius"], scope["guaranteed_overlap"]
+    attention = scope["attention"]
+    torch.testing.assert_close(
+        costs(attention, k=2).cost, torch.tensor([0.05, 0.30], dtype=torch.double), atol=1e-7, rtol=0
+    )
+    assert abs(float(radius(attention, k=2)[9]) - 0.05) < 1e-7
+    assert float(kept(attention, k=2, radius=0.1)[9]) == 0.5
