@@ -9,6 +9,7 @@ from typing import TypeVar
 from fgai.errors import UnknownNameError
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Registry(Mapping[str, T]):
@@ -38,9 +39,14 @@ class Registry(Mapping[str, T]):
         self._about[name] = about or (entry.__doc__ or "").strip().partition("\n")[0]
         return entry
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """`add` as a decorator."""
-        return lambda entry: self.add(name, entry)
+    def register(self, name: str) -> Callable[[U], U]:
+        """`add` as a decorator, which keeps the entry's own type."""
+
+        def adding(entry: U) -> U:
+            self.add(name, entry)  # pyright: ignore[reportArgumentType], a U is a T
+            return entry
+
+        return adding
 
     def about(self, name: str) -> str:
         """One line that says what `name` is."""

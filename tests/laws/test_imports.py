@@ -18,7 +18,7 @@ ROOMS = [  # from the cellar up; a module may import its own room's package and 
     {"adversary", "metrics"},
     {"methods"},
     {"certificate", "explainer", "sanity"},
-    {"audit"},
+    {"audit", "plots"},
     {"bench"},
     {"saved"},
     {"cli"},

@@ -97,7 +97,9 @@ class AuditReport:
     def proved(self) -> str:
         """What is certain whatever the attack, in attention space."""
         shares = ", ".join(f"{share:.1%} within {radius}" for radius, share in self.certified.items())
-        return f"Certified (exact, l1, attention space only): the whole top 5 stays for {shares} of the nodes"
+        return (
+            f"Certified (exact, l1, attention space): the top 5 of nodes with more neighbours stays whole for {shares}"
+        )
 
     def text(self) -> str:
         """For the terminal."""

@@ -24,6 +24,7 @@ from fgai.sanity import without_attention
 from fgai.versions import versions
 
 KEPT = 100  # of the nodes that moved most
+CERTIFIED = (0.001, 0.01, 0.05)  # radii at which the certificate is shown
 RANDOM_DRAWS = 10  # of random explanations, the floor
 
 
@@ -111,9 +112,10 @@ def _floor(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float
 
 
 def _certified(clean: Trial) -> dict[str, float]:
-    """The share of nodes with neighbours whose whole top k is certified at a few radii."""
-    radius = certified_radius(clean.clean.explanation, TOP)[clean.clean.explanation.degree > 0]
-    return {f"{size:g}": float((radius > size).double().mean()) for size in (0.01, 0.05, 0.1)}
+    """The share of nodes with more than k neighbours whose whole top k is certified at a few radii."""
+    radius = certified_radius(clean.clean.explanation, TOP)
+    contested = radius[radius.isfinite()]
+    return {f"{size:g}": float((contested > size).double().mean()) if len(contested) else 1.0 for size in CERTIFIED}
 
 
 def _moved(clean: Reading, attacks: list[Reading]) -> tuple[Moved, ...]:

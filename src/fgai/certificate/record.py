@@ -69,10 +69,21 @@ class Certificate:
         """The four, as far as they could be had, and the best attack beside alpha2."""
         return [n for n in (self.beta1, self.beta2, self.alpha1, self.alpha2, self.found) if n is not None]
 
+    @property
+    def contested(self) -> Tensor:
+        """The certified radii of the nodes that can lose a member: those with more than k neighbours."""
+        return self.certified[self.certified.isfinite()]
+
     def share(self, radius: float) -> float:
-        """The share of nodes whose whole top k stays at this radius."""
-        own = self.certified[~self.certified.isnan()]
-        return float((own > radius).double().mean()) if radius > 0 else 1.0
+        """The share of the contested nodes whose whole top k stays at this radius."""
+        if radius == 0 or len(self.contested) == 0:
+            return 1.0
+        return float((self.contested > radius).double().mean())
+
+    @property
+    def median(self) -> float:
+        """The median certified radius of the contested nodes."""
+        return float(self.contested.median()) if len(self.contested) else float("inf")
 
     def curve(self, radii: Sequence[float] = RADII) -> list[tuple[float, float]]:
         """Radius and share of nodes certified, for the figure."""
@@ -87,14 +98,14 @@ class Certificate:
         """For the terminal."""
         head = f"top {self.k}, |perturbation|_{self.norm.removeprefix('l')} <= {self.radius} for every node"
         rows = [f"{n.name:8} {n.mean:8.4f} {n.worst:8.4f}  {n.how:6} {n.meaning}" for n in self.numbers]
-        median = float(self.certified[~self.certified.isnan()].median())
         shares = ", ".join(f"{share:.1%} at {radius:g}" for radius, share in self.curve())
         return "\n".join(
             [
                 head,
                 f"{'':8} {'mean':>8} {'worst':>8}  known",
                 *rows,
-                f"median certified radius {median:.4g}; whole top k certified: {shares}",
+                f"{len(self.contested)} of {len(self.certified)} nodes have more than {self.k} neighbours; of these",
+                f"the median certified radius is {self.median:.4g}, and the whole top k is certified for {shares}",
                 "earlier layers: none (no bound that is not vacuous)",
                 SCOPE,
             ]
@@ -103,9 +114,14 @@ class Certificate:
     def as_dict(self) -> dict[str, Any]:
         """Everything but the values per node."""
         four = {n.name: {"mean": n.mean, "worst": n.worst, "how": n.how, "meaning": n.meaning} for n in self.numbers}
-        median = float(self.certified[~self.certified.isnan()].median())
         settings = {"k": self.k, "radius": self.radius, "norm": self.norm}
-        return {**settings, **four, "median_certified_radius": median, "curve": self.curve(), "weakest": self.weakest()}
+        return {
+            **settings,
+            **four,
+            "median_certified_radius": self.median,
+            "curve": self.curve(),
+            "weakest": self.weakest(),
+        }
 
     def save(self, path: str | Path) -> None:
         """Write to `.json` or `.txt`."""

@@ -1,0 +1,116 @@
+"""Certificates of the vanilla models, and the strongest attack on them: results/certificates.json, docs/certified.png.
+
+python benchmarks/certificates.py                    # trains what is missing
+python benchmarks/certificates.py --models DIR       # where benchmarks/vanilla.py --models DIR saved them
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai import backbones, datasets, saved
+from fgai.acceleration import accelerated
+from fgai.adversary import GAINS, AttentionBall
+from fgai.adversary.gains import soft_topk
+from fgai.attention import Attention
+from fgai.bench.rows import Row, peak_mb, read_rows, write_rows
+from fgai.certificate import certified_radius, guaranteed_overlap, reach
+from fgai.divergence import tvd
+from fgai.methods import Vanilla
+from fgai.metrics import top_overlap
+from fgai.plots import certified_curves
+from fgai.progress import progress
+from fgai.reading import Reader, Reading, evaluating
+
+OUT, FIGURE, K, STEPS, RADIUS = Path("results/certificates.json"), Path("docs/certified.png"), 10, 200, 0.05
+RADII = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+CURVES = list(product(("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics"), ("gat", "gatv2", "gt")))
+ATTACKED = [(name, "gat") for name in datasets.DATASETS if name not in ("synthetic", "ogbn-arxiv")]
+
+
+def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Row:
+    """One trained model: the shares of nodes certified, and, if it is attacked, how often a certificate was broken."""
+    data = datasets.load(dataset, seed=0)
+    sha = datasets.fingerprint(data)
+    data = backbones.BACKBONES[backbone].prepare(datasets.compact(data))
+    model = trained(dataset, backbone, data, models)
+    read = Reader(model)
+    with evaluating(model), accelerated(model):
+        with torch.no_grad():
+            clean = read(data).detach()
+        metrics = shares(clean.explanation) | (under_attack(read, data, clean) if attacked else {})
+    settings = {"k": K, "norm": "l1", "steps": STEPS if attacked else 0, "radius": RADIUS}
+    about = {"attack": "attention-ball" if attacked else "none", "settings": settings, "data_sha256": sha}
+    return Row(dataset, backbone, "vanilla", 0, metrics, peak_mb=peak_mb(), **about)
+
+
+def trained(dataset: str, backbone: str, data: Data, models: Path | None) -> nn.Module:
+    shelf = Path(models or "nowhere") / f"{dataset}-{backbone}-vanilla-0"
+    return saved.load(shelf).model if shelf.exists() else Vanilla().fit(backbones.build(backbone, data), data).model
+
+
+def shares(look: Attention) -> dict[str, float | None]:
+    """Of the nodes with more than K neighbours: the others cannot lose a member."""
+    radius = certified_radius(look, K)[look.degree > K]
+    found: dict[str, float | None] = {f"share_{r:g}": float((radius > r).double().mean()) for r in RADII}
+    return found | {"median_radius": float(radius.median()), "contested": float((look.degree > K).double().mean())}
+
+
+def under_attack(read: Reader, data: Data, clean: Reading) -> dict[str, float | None]:
+    """What 200 steps inside the ball reach, and at how many nodes that is beyond the certificate."""
+    attack, far = AttentionBall(RADIUS, "l1", steps=STEPS), reach(read, data)
+    assert far is not None
+    explained = attack(read, data, soft_topk(clean, K)).detach()
+    answered = attack(read, data, GAINS["kl"](clean)).detach()
+    kept, promised = (
+        top_overlap(clean.explanation, explained.explanation, K),
+        guaranteed_overlap(clean.explanation, K, RADIUS),
+    )
+    moved, bound = tvd(clean.probs, answered.probs).double(), far.tvd(RADIUS)
+    flipped = answered.logits.argmax(1) != clean.logits.argmax(1)
+    broken = (kept < promised - 1e-9) | (moved > bound + 1e-6) | (flipped & (far.class_radius > RADIUS))
+    return {
+        "attack_overlap": float(kept.nanmean()),
+        "promised_overlap": float(promised.nanmean()),
+        "attack_tvd": float(moved.mean()),
+        "bound_tvd": float(bound.mean()),
+        "violations": float(broken.sum()),
+    }
+
+
+def draw() -> None:
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(dict)
+    for row in read_rows(OUT):
+        if row.attack == "none":
+            points = [(r, float(row.metrics[f"share_{r:g}"] or 0)) for r in RADII]
+            panels[row.dataset][row.backbone] = [(0.0, 1.0), *points]
+    certified_curves(panels).savefig(FIGURE, dpi=110)
+
+
+def main(
+    models: Annotated[Path | None, typer.Option(help="Saved models to use; trained otherwise.")] = None,
+    attack: Annotated[bool, typer.Option(help="Also attack, 200 steps on the seven datasets.")] = True,
+) -> None:
+    torch.set_num_threads(1)
+    done = {(row.dataset, row.backbone, row.attack) for row in read_rows(OUT)}
+    wanted = [(*names, False) for names in CURVES] + [(*names, True) for names in ATTACKED if attack]
+    with progress("certificates", len(wanted)) as advance:
+        for dataset, backbone, attacked in wanted:
+            if (dataset, backbone, "attention-ball" if attacked else "none") not in done:
+                row = cell(dataset, backbone, models, attacked)
+                write_rows(OUT, [row])
+                print(dataset, backbone, row.attack, row.metrics, flush=True)
+            advance(f"{dataset} {backbone}")
+    draw()
+
+
+if __name__ == "__main__":
+    typer.run(main)
