@@ -4,10 +4,13 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import save_model
 from sklearn.metrics import f1_score
+from torch_geometric.nn.models import GAT
 from typer.testing import CliRunner
 
 from fgai import datasets, saved
+from fgai.audit import AuditReport
 from fgai.backbones import BACKBONES, build
 from fgai.cli import app
 from fgai.datasets import DATASETS
@@ -102,3 +105,56 @@ def test_an_error_keeps_its_square_brackets(run, tmp_path, monkeypatch):
 def test_the_folder_is_told_as_it_is_called(run, tmp_path):
     done = run("train", "--data", "synthetic", "--epochs", 1, "--out", tmp_path / "a[b]")
     assert str(tmp_path / "a[b]") in done.stdout
+
+
+ATTACK = ["--nodes", "2", "--edges", "4", "--steps", "1", "--seeds", "1"]
+
+
+@pytest.fixture(name="model")
+def _model(run, tmp_path):
+    run("train", "--data", "synthetic", "--epochs", "2", "--out", str(tmp_path / "gat"))
+    return tmp_path / "gat"
+
+
+def test_a_saved_model_is_audited_and_the_report_kept(run, model, tmp_path):
+    answer = run("audit", str(model), *ATTACK, "--out", str(tmp_path / "audit.json"))
+    assert answer.exit_code == 0, answer.output
+    assert "Verdict: " in answer.stdout and "Certified" in answer.stdout
+    assert AuditReport.load(tmp_path / "audit.json").text() == answer.stdout.rstrip("\n")
+
+
+def test_a_saved_model_is_certified(run, model, tmp_path):
+    answer = run("certify", str(model), "--k", "3", "--vanilla", str(model), "--out", str(tmp_path / "c.json"))
+    assert answer.exit_code == 0, answer.output
+    numbers = json.loads((tmp_path / "c.json").read_text())
+    assert numbers["beta1"]["worst"] == 1.0 and numbers["alpha1"]["worst"] == 0.0  # it is its own vanilla
+    assert "not input space" in answer.stdout
+
+
+MINE = """
+from torch_geometric.nn.models import GAT
+from fgai import datasets
+
+def build():
+    return GAT(32, 8, num_layers=2, out_channels=4, heads=2)
+
+def graph():
+    return datasets.synthetic(nodes=200, edges=2_000)
+"""
+
+
+def test_a_users_own_model_weights_and_graph_are_audited(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    save_model(GAT(32, 8, num_layers=2, out_channels=4, heads=2), "w.safetensors")
+    own = ["--model", "mine:build", "--weights", "w.safetensors", "--data", "mine:graph"]
+    assert "Verdict: " in run("audit", *own, *ATTACK).stdout
+    assert "certified" in run("certify", *own, "--k", "3").stdout
+    wrong = run("audit", "--model", "mine:biuld", "--data", "mine:graph", *ATTACK)
+    assert wrong.exit_code == 2 and "module:function" in wrong.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "certify"])
+def test_nothing_to_look_at_is_said_in_words(run, command):
+    answer = run(command)
+    assert answer.exit_code == 2 and "fgai train" in answer.stderr

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
+from fgai.acceleration import accelerated
 from fgai.attention import Attention
 from fgai.errors import CallError
 from fgai.tap import NOTHING, Deltas, Edit, Tap
@@ -86,7 +87,7 @@ def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
     >>> read(GATConv(3, 2), graph).explanation.weight.sum(0)
     tensor([2.])
     """
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), accelerated(model), torch.no_grad():
         return Reader(model, call)(graph)
 
 
