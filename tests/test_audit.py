@@ -21,7 +21,7 @@ from fgai.methods import Vanilla
 from fgai.metrics import METRICS
 from fgai.reading import read
 from strategies import generators
-from worlds import community, model_of, tensors, trace, trained
+from worlds import RULES, Told, community, model_of, tensors, trace, trained
 
 ATTACK = NodeInjection(4, 10, steps=3, step=0.3)
 
@@ -213,6 +213,7 @@ FLOOR = {
     "f_slope_least": -0.1,
     "f_slope_random": -0.2,
     "f_slope_random_deviation": 0.01,
+    "overlap_randomised": 0.5,
     "g_tvd_uniform": 0.3,
     "f1_largest_class": 0.3,
 }
@@ -229,6 +230,7 @@ FLOOR = {
         ("unfaithful", {}, {}, {"f_slope_most": -0.1}, "-0.100"),
         ("unfaithful", {}, {"overlap": 0.1}, {"f_slope_most": -0.215}, "-0.200"),
         ("unfaithful", {}, {}, {"f_slope_least": -0.5}, "-0.500"),
+        ("unfaithful", {}, {}, {"overlap_randomised": 0.97}, "97%"),
         ("unstable", {}, {"overlap": 0.89}, {}, "89%"),
         ("unstable", {}, {"f1": 0.87}, {}, "0.870"),
         ("unstable", {}, {"g_tvd": 0.06}, {}, "0.060"),
@@ -277,3 +279,13 @@ def test_a_model_with_one_logit_can_be_audited():
 def test_an_audit_without_seeds_is_refused():
     with pytest.raises(SettingError):
         audit(trained(), community(), ATTACK, seeds=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["even", "hashed"])
+def test_on_cora_too_attention_that_explains_nothing_is_called_so(shelf, data_root, rule):
+    graph = datasets.load("cora", root=data_root)
+    model = Vanilla(epochs=60).fit(Told(graph.num_features, 7, RULES[rule]), graph).model
+    found = audit(model, graph, NodeInjection(20, 20, steps=5), seeds=1)
+    assert found.clean["f1"] > 0.6
+    assert found.verdict.word == "degenerate" if rule == "even" else found.verdict.word in ("degenerate", "unfaithful")

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.attention import uniform
+from fgai.attention import Attention, uniform
 from fgai.graph import need
 from fgai.methods.base import Method
 from fgai.metrics import g_tvd, micro_f1, top_overlap
 from fgai.reading import Call, Reader, evaluating, read
 from fgai.seeding import seeded
+from fgai.topk import quota
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def cascading_randomisation(
     """V_k between the explanation and that of the model with its layers randomised, from the last to the first.
 
     Keys are the layers, in the order in which they lose their weights; each stays random. An explanation that keeps its
-    top k does not depend on what the model has learnt.
+    top k does not depend on what the model has learnt. Nodes that cannot lose a member, for want of neighbours, do not
+    count.
     """
     before, broken = read(model, data, call).explanation, copy.deepcopy(model)
     kept = {}
@@ -57,7 +59,7 @@ def cascading_randomisation(
             for parameter in own:
                 parameter.data = parameter.data.std(correction=0).clamp(min=0.1) * torch.randn_like(parameter)
             if own:
-                kept[name] = float(top_overlap(before, read(broken, data, call).explanation, k).nanmean())
+                kept[name] = _kept(before, read(broken, data, call).explanation, k)
     return kept
 
 
@@ -77,4 +79,10 @@ def label_randomisation(
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()  # pyright: ignore[reportCallIssue]
     taught = method.fit(blank, shuffled, call=call).model
-    return float(top_overlap(read(model, data, call).explanation, read(taught, data, call).explanation, k).nanmean())
+    return _kept(read(model, data, call).explanation, read(taught, data, call).explanation, k)
+
+
+def _kept(before: Attention, after: Attention, k: int | float) -> float:
+    """The mean V_k of the nodes with more neighbours than their top k has members."""
+    contested = before.degree > quota(k, before.degree)
+    return float(top_overlap(before, after, k)[contested].mean())

@@ -20,7 +20,7 @@ from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, to
 from fgai.metrics.stability import TOP
 from fgai.progress import progress
 from fgai.reading import Call, Reader, Reading, evaluating
-from fgai.sanity import without_attention
+from fgai.sanity import cascading_randomisation, without_attention
 from fgai.versions import versions
 
 KEPT = 100  # of the nodes that moved most
@@ -93,7 +93,7 @@ def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _floor(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float]:
-    """What an explanation must beat: random ones, no attention at all, and always naming the largest class.
+    """What an explanation must beat: random ones, no attention, random parameters, always naming the largest class.
 
     Here edges compete within a node, so that 1/degree decides nothing.
     """
@@ -107,6 +107,7 @@ def _floor(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float
         "f_slope_random_deviation": slopes.deviation,
         "g_tvd_uniform": effect.g_tvd,
         "changed_uniform": effect.changed,
+        "overlap_randomised": list(cascading_randomisation(model, clean.graph, call=call).values())[-1],
         "f1_largest_class": float(clean.labels.bincount().max() / len(clean.labels)),
     }
 

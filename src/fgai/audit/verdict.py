@@ -8,6 +8,7 @@ from typing import Literal
 
 UNIFORM = 0.01  # mean l1 distance from 1/degree under which attention prefers no neighbour
 UNUSED = 0.005  # g-TVD under uniform attention below which the answers do not use it
+UNLEARNT = 0.95  # share of the top k that random parameters must not keep
 OVERLAP = 0.9  # share of the top k that must survive
 LOSS = 0.02  # F1 that may be lost
 MOVED = 0.05  # g-TVD that may be suffered
@@ -28,12 +29,13 @@ def judge(clean: Mapping[str, float], attacked: Mapping[str, float], floor: Mapp
 
     The word is the first that applies, the reasons are all. `floor` holds the slopes of F on the clean graph when each
     node loses its most attended, least attended or random edges (`f_slope_most`, `f_slope_least`, `f_slope_random` and
-    its deviation), `g_tvd_uniform` (attention replaced by 1/degree) and `f1_largest_class` (always naming the largest
-    class).
+    its deviation), `overlap_randomised` (V_k under random parameters), `g_tvd_uniform` (attention replaced by 1/degree)
+    and `f1_largest_class` (always naming the largest class).
 
     >>> good = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
     >>> floor = {"f_slope_most": -0.4, "f_slope_least": -0.1, "f_slope_random": -0.2, "f_slope_random_deviation": 0.02}
-    >>> judge(good, good, {**floor, "g_tvd_uniform": 0.3, "f1_largest_class": 0.3}).word
+    >>> floor |= {"overlap_randomised": 0.5, "g_tvd_uniform": 0.3, "f1_largest_class": 0.3}
+    >>> judge(good, good, floor).word
     'stable'
     """
     tests: tuple[tuple[Word, list[str]], ...] = (
@@ -80,12 +82,18 @@ def _degenerate(clean: Mapping[str, float], floor: Mapping[str, float]) -> list[
 def _unfaithful(floor: Mapping[str, float]) -> list[str]:
     most, least = floor["f_slope_most"], floor["f_slope_least"]
     random, noise = floor["f_slope_random"], 2 * floor["f_slope_random_deviation"]
-    if most < min(least, random - noise):
-        return []
-    return [
-        f"deleting what a node attends to most does not hurt more (slope {most:+.3f}) than deleting what it attends to "
-        f"least ({least:+.3f}) and random edges ({random:+.3f} ± {noise:.3f})"
-    ]
+    reasons = []
+    if floor["overlap_randomised"] > UNLEARNT:
+        reasons.append(
+            "it does not depend on what the model has learnt: with all parameters randomised "
+            f"{floor['overlap_randomised']:.0%} of each node's top neighbours stay"
+        )
+    if most >= min(least, random - noise):
+        reasons.append(
+            f"deleting what a node attends to most does not hurt more (slope {most:+.3f}) than deleting what it "
+            f"attends to least ({least:+.3f}) and random edges ({random:+.3f} ± {noise:.3f})"
+        )
+    return reasons
 
 
 def _unstable(clean: Mapping[str, float], attacked: Mapping[str, float]) -> list[str]:

@@ -106,7 +106,7 @@ class Certificate:
                 *rows,
                 f"{len(self.contested)} of {len(self.certified)} nodes have more than {self.k} neighbours; of these",
                 f"the median certified radius is {self.median:.4g}, and the whole top k is certified for {shares}",
-                "earlier layers: none (no bound that is not vacuous)",
+                "layers before the last: none (no bound is computed)",
                 SCOPE,
             ]
         )
