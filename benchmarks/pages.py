@@ -65,6 +65,14 @@ def audit() -> str:
     return table(["attack", *columns], [[name, *(spread(found[name][c]) for c in columns)] for name in attacks])
 
 
+def certificates() -> str:
+    """Median certified radius and shares of the vanilla models."""
+    rows = [row for row in read_rows(ROOT / "results/certificates.json") if row.attack == "none"]
+    columns = ["contested", "median_radius", "share_0.001", "share_0.01", "share_0.05", "share_0.1"]
+    body = [[r.dataset, r.backbone, *(f"{float(r.metrics[c] or 0):.2g}" for c in columns)] for r in rows]
+    return table(["dataset", "backbone", *columns], body)
+
+
 def costs(file: str) -> str:
     rows = read_costs(ROOT / "results" / file)
     return table(
@@ -76,6 +84,7 @@ def costs(file: str) -> str:
 FIGURES: dict[str, Callable[[], str]] = {
     "vanilla": vanilla,
     "audit": audit,
+    "certificates": certificates,
     "speed": lambda: costs("speed.json"),
     "scale": lambda: costs("scale.json"),
 }
