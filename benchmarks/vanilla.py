@@ -18,10 +18,9 @@ import torch
 import typer
 
 from fgai import backbones, datasets, saved
-from fgai.attention import nonuniformity
 from fgai.bench.rows import Row, peak_mb, read_rows, write_rows
 from fgai.methods import Vanilla
-from fgai.metrics import micro_f1
+from fgai.metrics import mean_nonuniformity, micro_f1
 from fgai.progress import progress
 from fgai.reading import read
 
@@ -40,7 +39,7 @@ def cell(dataset: str, backbone: str, seed: int, models: Path | None) -> Row:
     reading = read(fit.model, data)
     metrics = {
         "f1": micro_f1(reading.logits[data.test_mask], data.y[data.test_mask]),
-        "nonuniformity": float(nonuniformity(reading.explanation.mean()).mean()),
+        "nonuniformity": mean_nonuniformity(reading.explanation),
     }
     settings = asdict(method) | {
         "epochs_run": len(fit.history),

@@ -37,6 +37,10 @@ app = typer.Typer(
 REGISTRIES = (DATASETS, BACKBONES, METHODS, ADVERSARIES, GAINS, METRICS)
 DataName = Annotated[str, typer.Option("--data", help="A dataset (`fgai ls`), or your own: module:function.")]
 Seed = Annotated[int, typer.Option(help="Decides the split, the initial weights and the dropout.")]
+Folder = Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")]
+OwnModel = Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")]
+Weights = Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")]
+Split = Annotated[int, typer.Option(help="The seed of the split that the model was trained on.")]
 
 
 @contextmanager
@@ -91,9 +95,9 @@ def train(
 
 @app.command()
 def audit(
-    folder: Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")] = None,
-    model: Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")] = "",
-    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")] = None,
+    folder: Folder = None,
+    model: OwnModel = "",
+    weights: Weights = None,
     data: DataName = "",
     nodes: Annotated[int, typer.Option(help="Injected nodes.")] = 20,
     edges: Annotated[int, typer.Option(help="Links of each.")] = 20,
@@ -101,7 +105,7 @@ def audit(
     strongest: Annotated[bool, typer.Option(help="The adaptive ensemble instead of one attack.")] = False,
     gain: Annotated[str, typer.Option(help="What the attack makes large; `fgai ls` lists them.")] = "cross-entropy",
     seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
-    split: Annotated[int, typer.Option(help="The seed of the split that the model was trained on.")] = 0,
+    split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the report: .json, .md or .txt.")] = None,
 ) -> None:
     """Can I trust this attention? Attack a saved model, or your own, and report."""
@@ -116,15 +120,15 @@ def audit(
 
 @app.command()
 def certify(
-    folder: Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")] = None,
+    folder: Folder = None,
     vanilla: Annotated[Path | None, typer.Option(help="The folder of the model before it was made faithful.")] = None,
-    model: Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")] = "",
-    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")] = None,
+    model: OwnModel = "",
+    weights: Weights = None,
     data: DataName = "",
     k: Annotated[int, typer.Option(help="How many neighbours an explanation names.")] = 10,
     radius: Annotated[float, typer.Option(help="How far attention may be pushed, per node.")] = 0.05,
     norm: Annotated[str, typer.Option(help="l1, l2 or linf.")] = "l1",
-    split: Annotated[int, typer.Option(help="The seed of the split that the model was trained on.")] = 0,
+    split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
 ) -> None:
     """What can be proved about this explanation? The four conditions, for every node, in attention space."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
-from fgai.graph import locate
-from fgai.reading import Reader, evaluating
+from fgai.reading import read
 
 
 class AttentionExplainer(ExplainerAlgorithm):
@@ -20,6 +18,7 @@ class AttentionExplainer(ExplainerAlgorithm):
     PyG's own class of this name cuts the layer's rows to the number of input edges, which puts weights at the wrong
     edges where the graph has self-loops. `site` names another layer.
 
+    >>> import torch
     >>> from torch_geometric.explain import Explainer
     >>> from torch_geometric.nn import GATConv
     >>> settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
@@ -37,13 +36,9 @@ class AttentionExplainer(ExplainerAlgorithm):
         self, model: nn.Module, x: Tensor, edge_index: Tensor, *, target: Tensor, index: Any = None, **kwargs: Any
     ) -> Explanation:
         """The explanation of all nodes; `index` does not change where a node looks."""
-        read = Reader(model, call=lambda net, _: net(x, edge_index, **kwargs))
-        with evaluating(model), torch.no_grad():
-            reading = read(Data(x=x, edge_index=edge_index))
+        reading = read(model, Data(x=x, edge_index=edge_index), call=lambda net, _: net(x, edge_index, **kwargs))
         attention = reading.explanation if self.site is None else reading.attention[self.site]
-        once = attention.mean().coalesce()
-        at = locate(edge_index, once.edge_index)
-        mask = torch.where(at >= 0, once.weight[at.clamp(min=0), 0], 0.0)
+        mask = attention.mean().on(edge_index, absent=0.0)[:, 0]
         return Explanation(x=x, edge_index=edge_index, edge_mask=mask)
 
     def supports(self) -> bool:

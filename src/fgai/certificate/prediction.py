@@ -48,7 +48,7 @@ def reach(read: Reader, data: Data, norm: Norm = "l1") -> Reach | None:
         clean = read(data)
     site = next(reversed(list(clean.attention)))
     place, logits = clean.attention[site], clean.logits.double()
-    value = _values(read, data, site)
+    value = _values(read, data, site, place.weight)
     if value is None:
         return None
     target, nodes = place.target, len(logits)
@@ -62,15 +62,13 @@ def reach(read: Reader, data: Data, norm: Norm = "l1") -> Reach | None:
     return Reach(radius.amin(1), _dual(spread, target, nodes, norm).sum(1)[:, 0])
 
 
-def _values(read: Reader, data: Data, site: str) -> Tensor | None:
+def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | None:
     """u_j for every edge and head, [E, H, C], if the logits are linear in the weights of this site."""
-    with torch.no_grad():
-        shape = read(data).attention[site].weight
-    delta = torch.zeros_like(shape).requires_grad_()
+    delta = torch.zeros_like(weight).requires_grad_()
     reading = read(data, plus_weight={site: delta})
     clean, target = reading.logits, reading.attention[site].target
     value = torch.stack([torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T], dim=2)
-    draw = torch.rand(shape.shape, generator=torch.Generator().manual_seed(0), dtype=shape.dtype)
+    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype)
     with torch.no_grad():
         moved = read(data, plus_weight={site: draw}).logits - clean
         told = sum_by(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
