@@ -22,7 +22,7 @@ from fgai.adversary import GAINS, AttentionBall
 from fgai.adversary.gains import soft_topk
 from fgai.attention import Attention
 from fgai.bench.rows import Row, peak_mb, read_rows, write_rows
-from fgai.certificate import certified_radius, guaranteed_overlap, reach
+from fgai.certificate import certified_radius, composed, guaranteed_overlap, reach
 from fgai.divergence import tvd
 from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
@@ -32,6 +32,7 @@ from fgai.reading import Reader, Reading, evaluating
 
 OUT, FIGURE, K, STEPS, RADIUS = Path("results/certificates.json"), Path("docs/certified.png"), 10, 200, 0.05
 RADII = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1)
+FIRST = (0.0001, 0.001, 0.01, 0.05)
 CURVES = list(product(("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics"), ("gat", "gatv2", "gt")))
 ATTACKED = [(name, "gat") for name in datasets.DATASETS if name not in ("synthetic", "ogbn-arxiv")]
 
@@ -46,7 +47,11 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
     with evaluating(model), accelerated(model):
         with torch.no_grad():
             clean = read(data).detach()
-        metrics = shares(clean.explanation) | (under_attack(read, data, clean) if attacked else {})
+        metrics = shares(clean.explanation)
+        if attacked:
+            metrics |= under_attack(read, data, clean)
+    if not attacked:
+        metrics |= sure(read, data)
     settings = {"k": K, "norm": "l1", "steps": STEPS if attacked else 0, "radius": RADIUS}
     about = {"attack": "attention-ball" if attacked else "none", "settings": settings, "data_sha256": sha}
     return Row(dataset, backbone, "vanilla", 0, metrics, peak_mb=peak_mb(), **about)
@@ -62,6 +67,17 @@ def shares(look: Attention) -> dict[str, float | None]:
     radius = certified_radius(look, K)[look.degree > K]
     found: dict[str, float | None] = {f"share_{r:g}": float((radius > r).double().mean()) for r in RADII}
     return found | {"median_radius": float(radius.median()), "contested": float((look.degree > K).double().mean())}
+
+
+def sure(read: Reader, data: Data) -> dict[str, float | None]:
+    """The share of nodes whose class no push of the first layer changes, where there is a bound at all."""
+    found: dict[str, float | None] = {}
+    with evaluating(read.model):
+        for radius in FIRST:
+            for bound in composed(read, data, radius).values():
+                if bound is not None:
+                    found[f"class_sure_{radius:g}"] = float(bound.kept.double().mean())
+    return found
 
 
 def under_attack(read: Reader, data: Data, clean: Reading) -> dict[str, float | None]:

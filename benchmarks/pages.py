@@ -17,9 +17,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fgai.bench.costs import read_costs
-from fgai.bench.rows import read_rows
+from fgai.bench.rows import Row, read_rows
 
 ROOT = Path(__file__).parent.parent
+ATTACKS = ("none", "injection-20x20", "injection-20x40", "strongest", "explanation")
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -73,8 +74,113 @@ def certificates() -> str:
     return table(["dataset", "backbone", *columns], body)
 
 
-def costs(file: str) -> str:
-    rows = read_costs(ROOT / "results" / file)
+def violations() -> str:
+    """What 200 steps inside the ball reached, and what was promised."""
+    rows = [row for row in read_rows(ROOT / "results/certificates.json") if row.attack == "attention-ball"]
+    columns = ["promised_overlap", "attack_overlap", "bound_tvd", "attack_tvd", "violations"]
+    return table(
+        ["dataset", *columns], [[r.dataset, *(f"{float(r.metrics[c] or 0):.3g}" for c in columns)] for r in rows]
+    )
+
+
+def composition() -> str:
+    """The share of nodes whose class no push of the first layer changes, by its radius."""
+    rows = [row for row in read_rows(ROOT / "results/certificates.json") if "class_sure_0.001" in row.metrics]
+    columns = [f"class_sure_{radius}" for radius in ("0.0001", "0.001", "0.01", "0.05")]
+    body = [[r.dataset, r.backbone, *(f"{float(r.metrics[c] or 0):.3f}" for c in columns)] for r in rows]
+    return table(["dataset", "backbone", *columns], body)
+
+
+Means = dict[tuple[str, str, str, str], dict[str, float]]
+
+
+def method_means() -> Means:
+    """The figures of every dataset, backbone, method and attack, mean over seeds."""
+    found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+    for row in read_rows(ROOT / "results/methods.json"):
+        found[row.dataset, row.backbone, row.method, row.attack].append(row)
+    return {
+        key: {name: mean(float(row.metrics[name] or 0) for row in rows) for name in rows[0].metrics}
+        for key, rows in found.items()
+    }
+
+
+def methods() -> str:
+    """F1 under each attack, and the explanation under its own, by cell and method."""
+    means, body = method_means(), []
+    for dataset, backbone, method in dict.fromkeys(key[:3] for key in means):
+        at = {attack: means[dataset, backbone, method, attack] for attack in ATTACKS}
+        f1 = [f"{at[attack]['f1']:.3f}" for attack in ATTACKS]
+        look = at["explanation"]
+        body.append([dataset, backbone, method, *f1, f"{look['g_jsd']:.1e}", f"{look['overlap']:.3f}"])
+    head = ["dataset", "backbone", "method", "clean", "20x20", "20x40", "strongest", "explanation", "g-JSD", "V_5"]
+    return table(head, body)
+
+
+def goals() -> str:
+    """What was asked of FGAI and what it reaches; a cross marks what falls short."""
+    means, body = method_means(), []
+
+    def said(value: float, reached: bool, digits: str = ".3f") -> str:
+        return f"{value:{digits}}{'' if reached else ' ✗'}"
+
+    for dataset, backbone in dict.fromkeys(key[:2] for key in means):
+        at = {key[2:]: value for key, value in means.items() if key[:2] == (dataset, backbone)}
+        if ("fgai", "none") not in at or ("vanilla", "none") not in at:
+            continue
+        old, new, look = at["vanilla", "none"], at["fgai", "none"], at["fgai", "explanation"]
+        rival = max(at[m, "strongest"]["f1"] for m in ("vanilla", "ln", "at") if (m, "strongest") in at)
+        strongest, hit = at["fgai", "strongest"]["f1"], at["fgai", "injection-20x40"]
+        jsd = look["g_jsd"] / at["vanilla", "explanation"]["g_jsd"]
+        flat, radius = (new[name] / old[name] for name in ("nonuniformity", "median_radius"))
+        slopes = [hit[name] / old[name] for name in ("f_slope_plus", "f_slope_minus")]
+        body.append(
+            [
+                dataset,
+                backbone,
+                said(new["f1"] - old["f1"], new["f1"] >= old["f1"] - 0.01, "+.3f"),
+                said(hit["f1"] - old["f1"], hit["f1"] >= old["f1"] - 0.02, "+.3f"),
+                said(strongest - rival, strongest >= rival, "+.3f"),
+                said(jsd, jsd <= 0.1),
+                said(look["overlap"], look["overlap"] >= 0.9),
+                said(flat, flat >= 0.5, ".2f"),
+                said(radius, radius >= 2, ".2f"),
+                *(said(slope, 0.9 <= slope <= 1.1, ".2f") for slope in slopes),
+            ]
+        )
+    head = [
+        "dataset",
+        "backbone",
+        "clean F1 - vanilla's (≥ -.01)",
+        "20x40 F1 - vanilla's clean (≥ -.02)",
+        "strongest F1 - best rival's (≥ 0)",
+        "g-JSD / vanilla's (≤ .1)",
+        "V_5 (≥ .9)",
+        "distance from uniform / vanilla's (≥ .5)",
+        "median certified radius / vanilla's (≥ 2)",
+        "F+ slope at 20x40 / vanilla's clean (.9 to 1.1)",
+        "F- slope likewise",
+    ]
+    return table(head, body)
+
+
+def ablation() -> str:
+    """F1 and the explanation by the terms that are kept, and by preset."""
+    found: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+    for row in read_rows(ROOT / "results/ablation.json"):
+        found[row.backbone, row.preset][row.attack] = row
+    body = []
+    for (backbone, terms), rows in found.items():
+        clean, hit, look = (rows[name].metrics for name in ("none", "injection-20x40", "explanation"))
+        numbers = [f"{float(part['f1'] or 0):.3f}" for part in (clean, hit)]
+        numbers += [f"{float(look['g_jsd'] or 0):.1e}", f"{float(look['overlap'] or 0):.3f}"]
+        body.append([backbone, terms, *numbers, f"{float(clean['nonuniformity'] or 0):.3f}"])
+    return table(["backbone", "terms", "clean F1", "20x40 F1", "g-JSD", "V_5", "distance from uniform"], body)
+
+
+def costs(file: str, of: str = "") -> str:
+    """The figures of one file, or of one command."""
+    rows = [cost for cost in read_costs(ROOT / "results" / file) if cost.command.startswith(of)]
     return table(
         ["what", "dataset", "model", "value", "command"],
         [[cost.what, cost.dataset, cost.backbone, f"{cost.value:g}", f"`{cost.command}`"] for cost in rows],
@@ -85,7 +191,14 @@ FIGURES: dict[str, Callable[[], str]] = {
     "vanilla": vanilla,
     "audit": audit,
     "certificates": certificates,
-    "speed": lambda: costs("speed.json"),
+    "composition": composition,
+    "violations": violations,
+    "reading": lambda: costs("speed.json", "python benchmarks/reading.py"),
+    "methods": methods,
+    "goals": goals,
+    "ablation": ablation,
+    "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
+    "kernels": lambda: costs("speed.json", "python benchmarks/kernels.py"),
     "scale": lambda: costs("scale.json"),
 }
 

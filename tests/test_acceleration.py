@@ -1,12 +1,15 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 
 import fgai.acceleration
 from fgai import Reader, accelerated, backbones, datasets
-from fgai.methods import Vanilla
+from fgai.graph import stacked
 from fgai.seeding import seeded
 
 
@@ -161,9 +164,113 @@ def test_nothing_is_left_on_the_model_after_an_exception():
     assert sorted(vars(layer)) == before
 
 
-def test_a_training_run_has_the_same_loss_curve(monkeypatch):
+class Mine(nn.Module):
+    """A user's model, in PyG and torch alone."""
+
+    def __init__(self, layer, features, classes):
+        super().__init__()
+        self.conv1, self.conv2 = layer(features, 8, heads=4, dropout=0.6), layer(32, classes, dropout=0.6)
+
+    def forward(self, x, edge_index):
+        x = self.conv1(nn.functional.dropout(x, 0.6, self.training), edge_index)
+        return self.conv2(nn.functional.dropout(x.relu(), 0.6, self.training), edge_index)
+
+
+def loss_curve(model, data, epochs=20):
+    """A plain training loop."""
+    optimizer, losses = torch.optim.Adam(model.parameters(), 0.01), []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(data.x, data.edge_index)[data.train_mask], data.y[data.train_mask])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv, TransformerConv])
+def test_a_users_own_loop_has_the_same_loss_curve(layer, counted):
     data = datasets.load("synthetic")
-    fast = Vanilla(epochs=20).fit(backbones.build("gat", data), data).history
-    monkeypatch.setattr(fgai.acceleration, "PAYS_FROM", 10**9)
-    plain = Vanilla(epochs=20).fit(backbones.build("gat", data), data).history
-    assert [e.terms["label"] for e in fast] == pytest.approx([e.terms["label"] for e in plain], abs=1e-5)
+    curves = []
+    for block in (accelerated, lambda _: nullcontext()):
+        with seeded(0):
+            model = Mine(layer, data.num_features, int(data.y.max()) + 1)
+            with block(model):
+                curves.append(loss_curve(model, data))
+    assert len(counted) == 40
+    assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+    assert curves[0][-1] < curves[0][0]
+
+
+def test_other_masks_are_drawn_from_torchs_generator(counted):
+    data = datasets.load("synthetic")
+    model = Mine(GATConv, data.num_features, 4)
+    with accelerated(model, as_pyg=False):
+        runs = []
+        for seed in (0, 0, 1):
+            with seeded(seed):
+                runs.append(model(data.x, data.edge_index))
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2", "gt"])
+def test_sparse_features_give_the_gradients_of_dense_ones(name):
+    data = backbones.GT.prepare(datasets.synthetic(nodes=60, edges=300, features=40))
+    data.x = (data.x * (data.x.abs() > 1)).double()
+    data.pe = data.pe.double()
+    model = backbones.build(name, data).double().eval()
+    sparse = datasets.compact(data)
+    assert sparse.x.is_sparse
+    with accelerated(model):
+        (dense_step, sparse_step) = (
+            step(model, *(given[name] for name in ("x", "edge_index", *["pe"] * (name == "gt"))))
+            for given in (data, sparse)
+        )
+    for ours, theirs in zip(sparse_step, dense_step, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_rows_below_get_gradients_and_the_rows_above_are_not_multiplied_again(kind, monkeypatch):
+    layer, old = nn.Linear(4, 3), X if kind == "dense" else X.to_sparse().coalesce()
+    new = torch.randn(2, 4, requires_grad=True)
+    calls = []
+    plain = fgai.acceleration.product
+    monkeypatch.setattr(fgai.acceleration, "product", lambda *args: calls.append(1) or plain(*args))
+    expected = nn.functional.linear(torch.cat([X, new]), layer.weight, layer.bias)
+    (slope,) = torch.autograd.grad(expected.square().sum(), new)
+    layer.requires_grad_(False)
+    with accelerated(layer):
+        for _ in range(2):
+            found = layer(stacked(old, new))
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(torch.autograd.grad(found.square().sum(), new)[0], slope)
+        assert len(calls) == (kind == "sparse")
+        with torch.no_grad():
+            layer.weight.mul_(2)  # then the product is another
+        torch.testing.assert_close(layer(stacked(old, new)) - layer.bias, 2 * (expected - layer.bias))
+
+
+def test_parameters_get_their_gradients_from_both_parts():
+    layer, new = nn.Linear(4, 3), torch.randn(2, 4)
+    expected = step(layer, torch.cat([X, new]))
+    with accelerated(layer):
+        found = step(layer, stacked(X.to_sparse(), new))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2", "gt"])
+def test_another_order_of_the_edges_says_the_same(name):
+    data = backbones.GT.prepare(datasets.synthetic(nodes=100, edges=600))
+    model = backbones.build(name, data).double().eval()
+    data.x, data.pe = data.x.double(), data.pe.double()
+    read = Reader(model)
+    plain = read(data)
+    with accelerated(model, as_pyg=False):
+        fast = read(data)
+    torch.testing.assert_close(fast.logits, plain.logits, rtol=0, atol=1e-10)
+    for site, attention in plain.attention.items():
+        torch.testing.assert_close(
+            fast.attention[site].coalesce().weight, attention.coalesce().weight, rtol=0, atol=1e-12
+        )

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fgai.attention import Attention, entropy, nonuniformity, uniform
+from fgai.attention import Attention, Followed, entropy, nonuniformity, uniform
 from fgai.errors import MatchError
 from strategies import ROUNDING, attentions, normalised_attentions, shuffles
 
@@ -133,3 +133,19 @@ def test_the_gradient_of_entropy_is_finite_beside_a_target_of_one_neighbour():
     value = entropy(Attention(weight, torch.tensor([[0, 1, 0], [0, 0, 1]]), 2))
     value[~value.isnan()].sum().backward()
     assert bool(weight.grad.isfinite().all())
+
+
+def test_followed_edges_are_those_of_on_whatever_the_graph():
+    draw = torch.Generator().manual_seed(0)
+    asked = torch.randint(6, (2, 12), generator=draw)
+    followed = Followed(asked)
+    for repeated in (False, True):
+        for _ in range(3):
+            ends = torch.randperm(36, generator=draw)[:20]
+            edge_index = torch.stack([ends % 6, ends // 6])
+            if repeated:
+                edge_index[:, 1] = edge_index[:, 0]
+            weight = torch.rand(20, 2, generator=draw)
+            attention = Attention(weight, edge_index, 6)
+            for now in (attention, attention.mean()):  # the second time the places are known
+                assert torch.equal(followed(now), now.on(asked, absent=0.0))

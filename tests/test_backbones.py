@@ -100,21 +100,22 @@ def test_dropout_of_sparse_features_keeps_their_mean_and_their_zeros():
         dropped = dropout(x, 0.6, training=True)
     values = dropped.to_dense()[dense > 0]
     assert not dropped.to_dense()[dense == 0].any()
-    assert values.unique().tolist() == pytest.approx([0, 3 / 0.4])
+    assert values.unique().tolist() == pytest.approx([0, 3 / 0.4], rel=1e-4)  # sixteen bits to decide with
     deviation = (0.6 * 0.4 / 50_000) ** 0.5
     assert float((values == 0).float().mean()) == pytest.approx(0.6, abs=4 * deviation)
     assert float(values.mean()) == pytest.approx(3, abs=4 * 3 / 0.4 * deviation)
     assert torch.equal(x.to_dense(), dense)
 
 
-def test_dropout_does_nothing_in_evaluation_and_is_torchs_on_dense_features():
+def test_dropout_does_nothing_in_evaluation_and_the_same_to_dense_features_as_to_sparse_ones():
     dense = torch.rand(20, 30)
     for x in (dense, dense.to_sparse()):
         assert torch.equal(dropout(x, 0.6, training=False).to_dense(), dense)
-    with seeded(1):
-        ours = dropout(dense, 0.6, training=True)
-    with seeded(1):
-        assert torch.equal(ours, torch.nn.functional.dropout(dense, 0.6, training=True))
+    runs = []
+    for x in (dense, dense.to_sparse()):
+        with seeded(1):
+            runs.append(dropout(x, 0.6, training=True).to_dense())
+    assert torch.equal(*runs) and bool((runs[0] == 0).any())
 
 
 def test_gradients_reach_stored_features_that_are_not_dropped():

@@ -158,3 +158,15 @@ def test_a_users_own_model_weights_and_graph_are_audited(run, tmp_path, monkeypa
 def test_nothing_to_look_at_is_said_in_words(run, command):
     answer = run(command)
     assert answer.exit_code == 2 and "fgai train" in answer.stderr
+
+
+def test_a_trained_model_is_made_faithful_and_saved_as_the_same_kind(run, tmp_path):
+    run("train", "--data", "synthetic", "--epochs", 3, "--seed", 1, "--out", tmp_path / "plain")
+    done = run("fit", tmp_path / "plain", "--epochs", 2, "--out", tmp_path / "faithful")
+    assert done.exit_code == 0 and "faithful: test micro-F1" in done.output
+    plain, faithful = (saved.load(tmp_path / name) for name in ("plain", "faithful"))
+    assert type(plain.model) is type(faithful.model)
+    assert plain.model.state_dict().keys() == faithful.model.state_dict().keys()
+    assert faithful.manifest["method"]["name"] == "fgai" and faithful.manifest["seed"] == 1
+    wrong = run("fit", tmp_path / "plain", "--preset", "papre", "--out", tmp_path / "x")
+    assert wrong.exit_code != 0 and "default, paper, released" in wrong.output

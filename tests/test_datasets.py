@@ -205,8 +205,8 @@ def test_an_unknown_dataset_is_answered_before_a_folder_is_made(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(("stored", "sparse"), [(0, True), (4, True), (5, False), (100, False)])
-def test_features_become_sparse_under_five_percent(stored, sparse):
+@pytest.mark.parametrize(("stored", "sparse"), [(0, True), (49, True), (50, False), (100, False)])
+def test_features_become_sparse_under_half(stored, sparse):
     data = Data(x=(torch.arange(100) < stored).float().view(10, 10), y=torch.arange(10))
     small = compact(data)
     assert small.x.is_sparse is sparse

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 from torch import nn
 
+from fgai import accelerated
 from fgai.backbones import BACKBONES, build
 from fgai.errors import DataError
 from fgai.methods import Vanilla
@@ -27,7 +28,7 @@ def same(one, two):
 
 @pytest.fixture(scope="module", name="fit")
 def _fit(community):
-    return Vanilla(epochs=40, seed=2).fit(build("gat", community, seed=1), community)
+    return Vanilla(epochs=60, seed=2).fit(build("gat", community, seed=1), community)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -60,7 +61,7 @@ def test_the_result_has_the_class_and_the_keys_of_the_model_and_is_ready_to_use(
 def test_the_same_seed_gives_the_same_weights_and_another_others(community, fit):
     model = build("gat", community, seed=1)
     before = generators()
-    again, other = (Vanilla(epochs=40, seed=seed).fit(model, community) for seed in (2, 3))
+    again, other = (Vanilla(epochs=60, seed=seed).fit(model, community) for seed in (2, 3))
     assert generators() == before
     assert same(again.model.state_dict(), fit.model.state_dict())
     assert again.history == fit.history
@@ -79,8 +80,8 @@ def test_training_is_the_plain_loop_written_out(community, fit):
     model, (x, edges) = build("gat", community, seed=1), (community.x, community.edge_index)
     adam = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     seen = []
-    with seeded(2):
-        for _ in range(40):
+    with seeded(2), accelerated(model, as_pyg=False):  # which says what PyG says, with other masks
+        for _ in range(60):
             adam.zero_grad()
             loss = nn.functional.cross_entropy(
                 model.train()(x, edges)[community.train_mask], community.y[community.train_mask]
@@ -92,7 +93,7 @@ def test_training_is_the_plain_loop_written_out(community, fit):
             held = nn.functional.cross_entropy(logits[community.val_mask], community.y[community.val_mask])
             score = sklearn_f1(logits, community, community.val_mask)
             seen.append((score, -float(held), float(loss.detach()), copy.deepcopy(model.state_dict())))
-    best = max(range(40), key=lambda number: seen[number][:2])
+    best = max(range(60), key=lambda number: seen[number][:2])
     assert [(epoch.val_f1, epoch.terms["label"]) for epoch in fit.history] == [(row[0], row[2]) for row in seen]
     assert fit.best.number == best
     assert same(fit.model.state_dict(), seen[best][3])

@@ -136,3 +136,12 @@ def test_a_k_without_meaning_is_refused_with_the_ones_there_are(k):
     for act in (overlap, topk_loss):
         with pytest.raises(SettingError, match="whole number of neighbours"):
             act(one, one, torch.tensor([0]), 1, k)
+
+
+@given(st.lists(st.sampled_from([-2.5, -1.0, -0.0, 0.0, 1e-40, 0.3, 0.30000001, 7.0]), min_size=1, max_size=12))
+def test_single_and_double_precision_rank_alike(values):
+    index = torch.arange(len(values)) % 3
+    single = torch.tensor(values, dtype=torch.float)
+    assert torch.equal(rank(single, index, 3), rank(single.double(), index, 3))
+    heads = torch.stack([single, -single], dim=1)
+    assert torch.equal(rank(heads, index, 3), rank(heads.double(), index, 3))

@@ -8,12 +8,14 @@ from fgai.audit import AuditReport, Comparison, audit, compare
 from fgai.certificate import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
-from fgai.methods import Fit, Vanilla
+from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
 from fgai.reading import Reader, Reading, read
 from fgai.tap import AttentionPoint, Tap
 
 __version__ = "0.1.0"
 __all__ = [
+    "FGAI",
+    "AdversarialTraining",
     "Attention",
     "AttentionBall",
     "AttentionExplainer",
@@ -25,6 +27,7 @@ __all__ = [
     "FGAIError",
     "FeatureBall",
     "Fit",
+    "LayerNorm",
     "NodeInjection",
     "Perturbation",
     "Reader",

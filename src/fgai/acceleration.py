@@ -3,47 +3,69 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
-from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing, TransformerConv
+from torch_geometric.nn import GATConv, GATv2Conv, Linear, MessagePassing, TransformerConv
 from torch_geometric.nn.aggr import SumAggregation
-from torch_geometric.utils import add_self_loops, remove_self_loops, softmax
+from torch_geometric.utils import add_self_loops, remove_self_loops
 
-from fgai.kernels import EdgeOrder, aggregate, dot_scores
+from fgai.graph import edge_keys, parts
+from fgai.kernels import (
+    EdgeOrder,
+    aggregate,
+    dot_scores,
+    product,
+    segmented_softmax,
+    summed_scores,
+    thinned,
+    weighed_scores,
+)
 from fgai.tap import rebound, seen_as
 
 PAYS_FROM = 5_000  # edges; below, PyG's own path is as fast
 
 
 class _Memory:
-    """Results of functions of edge tensors, by the tensor itself; the last few are kept while the block lasts."""
+    """Results of functions of tensors, by the tensors themselves; those last used are kept while the block lasts."""
 
-    def __init__(self, size: int = 16) -> None:
+    def __init__(self, size: int = 32) -> None:
         self._size = size
-        self._kept: dict[tuple[Any, ...], tuple[Tensor, Any]] = {}
+        self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
-    def of(self, edge_index: Tensor, *what: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gave when it was last asked of this very tensor, unchanged."""
-        key = (id(edge_index), edge_index._version, *what)
-        if key not in self._kept:
-            if len(self._kept) >= self._size:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = (edge_index, make())  # holding the tensor keeps its id
-        return self._kept[key][1]
+    def of(self, *tensors: Tensor, what: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gave when it was last asked of these very tensors, unchanged."""
+        key = (what, *((t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors))
+        _, found = self._kept.pop(key, None) or (tensors, make())
+        self._kept[key] = (tensors, found)  # holding the tensors keeps their memory from being used again
+        if len(self._kept) > self._size:
+            self._kept.pop(next(iter(self._kept)))
+        return found
+
+    def order(self, edge_index: Tensor, sizes: tuple[int, int]) -> EdgeOrder:
+        """The order of these edges."""
+        return self.of(edge_index, what=sizes, make=lambda: EdgeOrder.of(edge_index, *sizes))
+
+    def entries(self, x: Tensor) -> EdgeOrder:
+        """The order of a sparse matrix's entries, shared by all with the same pattern: rows are what is summed to."""
+        at, (rows, columns) = x.indices(), x.shape
+        return self.of(at, what=(columns, rows), make=lambda: EdgeOrder.of(at.flip(0), columns, rows))
 
 
 @contextmanager
-def accelerated(model: nn.Module) -> Iterator[None]:
+def accelerated(model: nn.Module, *, as_pyg: bool = True) -> Iterator[None]:
     """GATConv, GATv2Conv and TransformerConv of `model` run on sparse products; every other layer as it was.
 
     The results are PyG's up to rounding, and so are the gradients. A layer is taken only where the methods that are
     replaced are PyG's own; edge features in TransformerConv, other aggregations, sparse adjacencies, small graphs,
-    GPUs and layers with hooks go PyG's way. Nothing is left on the model afterwards.
+    GPUs and layers with hooks go PyG's way. Linear layers multiply sparse features by their stored entries.
+    A run is the same with and without: edges keep their order, dropout draws torch's own masks. With `as_pyg=False`
+    GATConv and GATv2Conv sort the edges to which they add self-loops, so attention comes in another order, and
+    attention dropout draws cheaper masks of the same distribution. Nothing is left on the model afterwards.
 
     >>> conv = GATConv(3, 2)
     >>> with accelerated(conv):
@@ -52,31 +74,58 @@ def accelerated(model: nn.Module) -> Iterator[None]:
     True
     """
     memory = _Memory()
+    drop = dropout if as_pyg else _thinned
+    loops = {change: _remembered(change, memory) for change in (remove_self_loops, add_self_loops)}
+    if not as_pyg:
+        loops[add_self_loops] = _remembered(_sorted_with_loops, memory)
     with ExitStack() as undo:
         for layer in model.modules():
-            if (faster := _faster(type(layer), memory)) is not None:
+            if (faster := _faster(type(layer), memory, drop, loops)) is not None:
                 undo.enter_context(seen_as(layer, faster))
         yield
 
 
-def _faster(cls: type, memory: _Memory) -> type | None:
-    """A subclass of `cls` that propagates by sparse products, if what it replaces is PyG's own."""
-    for base, attend in ((GATConv, _weighted), (GATv2Conv, _weighted), (TransformerConv, _dot_product)):
+Drop = Callable[[Tensor, float, bool], Tensor]
+
+
+def _thinned(x: Tensor, p: float, training: bool) -> Tensor:
+    return thinned(x, p) if training and p > 0 else x
+
+
+def _sorted_with_loops(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
+    """`add_self_loops`, then sorted by target and source: most gathers along the edges are then in order."""
+    more, attributes = add_self_loops(edge_index, edge_attr, **settings)
+    if attributes is not None:
+        return more, attributes
+    return more[:, edge_keys(more, int(settings["num_nodes"])).argsort()].contiguous(), None
+
+
+def _faster(cls: Any, memory: _Memory, drop: Drop, loops: Mapping[Any, Any]) -> type | None:
+    """A subclass of `cls` that computes by sparse products, if what it replaces is PyG's own."""
+    for base, parts_of in ((GATConv, _gat), (GATv2Conv, _gatv2), (TransformerConv, _transformer)):
         if issubclass(cls, base) and _is_pygs_own(cls, base):
-            methods = {"propagate": _propagate(cls, attend, memory), "normalise": _normalise}
+            methods = {**parts_of(cls, memory, drop), "normalise": _normalise}
             if cls.forward is base.forward:
-                loops = (remove_self_loops, add_self_loops)
-                methods["forward"] = rebound(base.forward, {change: _remembered(change, memory) for change in loops})
+                methods["forward"] = rebound(base.forward, loops)
             return type(cls.__name__, (cls,), methods)
+    for base in (nn.Linear, Linear):
+        if issubclass(cls, base) and cls.forward is base.forward:
+            return type(cls.__name__, (cls,), {"forward": _linear(cls, memory)})
     return None
 
 
 def _is_pygs_own(cls: Any, base: type) -> bool:
     names = ("message", "aggregate", "update", "message_and_aggregate", "edge_update")
-    written = [owner for owner in cls.__mro__ if "propagate" in vars(owner) and owner is not MessagePassing]
-    prefix = "{0.__module__}_{0.__name__}".format  # of the modules that PyG generates
-    generated = all(vars(owner)["propagate"].__module__.startswith(prefix(owner)) for owner in written)
-    return generated and all(getattr(cls, name) is getattr(base, name) for name in names)
+    return all(_is_generated(cls, name) for name in ("propagate", "edge_updater")) and all(
+        getattr(cls, name) is getattr(base, name) for name in names
+    )
+
+
+def _is_generated(cls: type, name: str) -> bool:
+    """The method is the one that PyG writes for each class, in a module that it names after it."""
+    written = [owner for owner in cls.__mro__ if name in vars(owner) and owner is not MessagePassing]
+    prefix = "{0.__module__}_{0.__name__}".format
+    return all(vars(owner)[name].__module__.startswith(prefix(owner)) for owner in written)
 
 
 def _remembered(change: Callable[..., Any], memory: _Memory) -> Callable[..., Any]:
@@ -86,9 +135,46 @@ def _remembered(change: Callable[..., Any], memory: _Memory) -> Callable[..., An
         if edge_attr is not None:
             return change(edge_index, edge_attr, **settings)
         make = lambda: change(edge_index, **settings)  # noqa: E731
-        return memory.of(edge_index, change, settings.get("num_nodes"), make=make)
+        return memory.of(edge_index, what=(change, settings.get("num_nodes")), make=make)
 
     return remembered
+
+
+def _gat(cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
+    """GATConv: leaky(s_j + t_i), softmax, dropout; then sum_j alpha_ij x_j."""
+
+    def scores(layer: Any, order: EdgeOrder, alpha: tuple[Tensor, Tensor]) -> Tensor:
+        return summed_scores(*alpha, layer.negative_slope, order)
+
+    return {"propagate": _propagate(cls, _weighted, memory), "edge_updater": _edge_updater(cls, scores, memory, drop)}
+
+
+def _gatv2(cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
+    """GATv2Conv: <a, leaky(s_j + t_i)>, softmax, dropout; then sum_j alpha_ij x_j."""
+
+    def scores(layer: Any, order: EdgeOrder, x: tuple[Tensor, Tensor]) -> Tensor:
+        return weighed_scores(*x, layer.att[0], layer.negative_slope, order)
+
+    return {"propagate": _propagate(cls, _weighted, memory), "edge_updater": _edge_updater(cls, scores, memory, drop)}
+
+
+def _transformer(cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
+    """TransformerConv: <q_i, k_j> / sqrt(C), softmax, dropout, sum_j alpha_ij v_j."""
+
+    def attend(layer: Any, order: EdgeOrder, query: Tensor, key: Tensor, value: Tensor, edge_attr: None) -> Tensor:
+        layer._alpha = layer.normalise(dot_scores(query, key, order) / math.sqrt(layer.out_channels), order)
+        return aggregate(drop(layer._alpha, layer.dropout, layer.training), value, order)
+
+    return {"propagate": _propagate(cls, attend, memory)}
+
+
+def _weighted(layer: Any, order: EdgeOrder, x: tuple[Tensor, Tensor], alpha: Tensor) -> Tensor:
+    return aggregate(alpha, x[0], order)
+
+
+def _normalise(layer: Any, score: Tensor, order: EdgeOrder) -> Tensor:
+    """A method of its own, so that a tap finds the softmax."""
+    return segmented_softmax(score, order)
 
 
 def _propagate(cls: Any, attend: Callable[..., Tensor], memory: _Memory) -> Callable[..., Tensor]:
@@ -98,16 +184,57 @@ def _propagate(cls: Any, attend: Callable[..., Tensor], memory: _Memory) -> Call
             return cls.propagate(self, edge_index, size=size, **inputs)
         for hook in self._propagate_forward_pre_hooks.values():  # a tap notes the edges
             hook(self, (edge_index, size, inputs))
-        order = memory.of(edge_index, *sizes, make=lambda: EdgeOrder.of(edge_index, *sizes))
-        return attend(self, edge_index, order, **inputs)
+        return attend(self, memory.order(edge_index, sizes), **inputs)
 
     return propagate
 
 
+def _edge_updater(cls: Any, scores: Callable[..., Tensor], memory: _Memory, drop: Drop) -> Callable[..., Tensor]:
+    def edge_updater(self: Any, edge_index: Any, size: Any = None, **inputs: Any) -> Tensor:
+        sizes = _sizes(inputs)
+        if sizes is None or not _pays(self, edge_index, inputs):
+            return cls.edge_updater(self, edge_index, size=size, **inputs)
+        order = memory.order(edge_index, sizes)
+        del inputs["edge_attr"]
+        return drop(self.normalise(scores(self, order, **inputs), order), self.dropout, self.training)
+
+    return edge_updater
+
+
+def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
+    """The product x W^T + b: rows that stay are multiplied once while W stays, sparse ones by their entries."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or x.dim() != 2 or not (x.is_sparse or parts(x)):
+            return cls.forward(self, x)
+        out = times(x, self.weight)
+        return out if self.bias is None else out + self.bias
+
+    def times(x: Tensor, weight: Tensor) -> Tensor:
+        if (both := parts(x)) is not None:
+            return torch.cat([kept(both[0], weight), both[1] @ weight.t()])
+        if x.is_sparse:
+            x = x.coalesce()
+            return product(x, weight, memory.entries(x))
+        return x @ weight.t()
+
+    def kept(x: Tensor, weight: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
+            return times(x, weight)
+        stored = [x.indices(), x.values()] if x.is_sparse else [x]
+        return memory.of(*stored, weight, what="product", make=lambda: times(x, weight))
+
+    return forward
+
+
 def _sizes(inputs: dict[str, Any]) -> tuple[int, int] | None:
     """How many sources and targets there are, where both are known."""
-    source, target = inputs["x"] if "x" in inputs else (inputs["key"], inputs["query"])
-    return None if target is None else (source.size(0), target.size(0))
+    source, target = next(
+        (inputs[name] for name in ("x", "alpha") if isinstance(inputs.get(name), tuple)), (None, None)
+    )
+    if "query" in inputs:
+        source, target = inputs["key"], inputs["query"]
+    return None if source is None or target is None else (source.size(0), target.size(0))
 
 
 def _pays(layer: Any, edge_index: Any, inputs: dict[str, Any]) -> bool:
@@ -133,24 +260,7 @@ LISTENERS = tuple(
         ("message", "hooks"),
         ("aggregate", "pre_hooks"),
         ("aggregate", "hooks"),
+        ("edge_update", "pre_hooks"),
+        ("edge_update", "hooks"),
     )
 )
-
-
-def _weighted(layer: Any, edge_index: Tensor, order: EdgeOrder, x: tuple[Tensor, Tensor], alpha: Tensor) -> Tensor:
-    """GATConv and GATv2Conv: sum_j alpha_ij x_j."""
-    return aggregate(alpha, x[0], order)
-
-
-def _dot_product(
-    layer: Any, edge_index: Tensor, order: EdgeOrder, query: Tensor, key: Tensor, value: Tensor, edge_attr: None
-) -> Tensor:
-    """TransformerConv: scores <q_i, k_j> / sqrt(C), softmax, dropout, sum_j alpha_ij v_j."""
-    score = dot_scores(query, key, order) / math.sqrt(layer.out_channels)
-    layer._alpha = layer.normalise(score, edge_index[1], order.num_targets)
-    return aggregate(dropout(layer._alpha, layer.dropout, layer.training), value, order)
-
-
-def _normalise(layer: Any, score: Tensor, index: Tensor, num_targets: int) -> Tensor:
-    """A method of its own, so that a tap finds the softmax."""
-    return softmax(score, index, num_nodes=num_targets)

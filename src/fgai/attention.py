@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fgai.graph import degree, edge_keys, locate, match, sum_by
+from fgai.graph import degree, edge_keys, locate, match, max_by, sum_by
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,59 @@ class Attention:
         return torch.where(here, found, absent)
 
 
+class Followed:
+    """Edges whose weights are asked of one attention after another; on the same edges they are found only once.
+
+    >>> followed = Followed(torch.tensor([[1, 5], [2, 5]]))
+    >>> followed(Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)).flatten()
+    tensor([0.3000, 0.0000])
+    """
+
+    def __init__(self, edge_index: Tensor) -> None:
+        self.edge_index = edge_index
+        self._known: list[tuple[Tensor, Tensor, bool]] = []  # edges, our rows among them, no edge comes twice
+
+    def at(self, attention: Attention) -> Tensor:
+        """The rows of these edges, or -1; of repeated ones the first; [M]."""
+        return self._found(attention)[1]
+
+    def _found(self, attention: Attention) -> tuple[Tensor, Tensor, bool]:
+        edges = attention.edge_index
+        known = next((entry for entry in self._known if entry[0] is edges), None)
+        if known is None:
+            keys = edge_keys(edges, attention.num_targets + 1)
+            known = (edges, locate(self.edge_index, edges), len(keys) > 0 and len(keys.unique()) == len(keys))
+            self._known = [*self._known[-3:], known]
+        return known
+
+    def __call__(self, attention: Attention, absent: float = 0.0) -> Tensor:
+        """The weights of these edges, or `absent` where one is not there; [M, H]."""
+        _, at, alone = self._found(attention)
+        if not alone:
+            return attention.on(self.edge_index, absent)
+        found = attention.weight.index_select(0, at.clamp(min=0))
+        return found if bool((at >= 0).all()) else torch.where((at >= 0)[:, None], found, absent)
+
+
 def uniform(attention: Attention) -> Attention:
     """1 / degree on the same edges: the attention that explains nothing."""
     share = 1.0 / attention.degree.to(attention.weight.dtype)
     return replace(attention, weight=share[attention.target, None].expand_as(attention.weight), score=None)
+
+
+def log_weight(attention: Attention) -> Tensor:
+    """The logarithm of softmax(score), finite also where a weight has underflown; [E, H].
+
+    >>> scores = torch.tensor([[0.0], [-1000.0]])
+    >>> log_weight(Attention(torch.tensor([[1.0], [0.0]]), torch.tensor([[0, 1], [0, 0]]), 1, scores)).flatten()
+    tensor([    0., -1000.])
+    """
+    score, target, num = attention.score, attention.target, attention.num_targets
+    if score is None:
+        return attention.weight.clamp(min=torch.finfo(attention.weight.dtype).tiny).log()
+    most = max_by(score.detach(), target, num)
+    total = sum_by((score - most[target]).exp(), target, num)
+    return score - (most + total.clamp(min=torch.finfo(total.dtype).tiny).log())[target]
 
 
 def nonuniformity(attention: Attention) -> Tensor:

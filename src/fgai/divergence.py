@@ -22,7 +22,8 @@ def kl_terms(p: Tensor, q: Tensor) -> Tensor:
 def jsd_terms(p: Tensor, q: Tensor) -> Tensor:
     """(p log(p / m) + q log(q / m)) / 2 with m = (p + q) / 2, entry by entry."""
     p, q = p.clamp(min=0), q.clamp(min=0)  # perturbed weights may be negative, and no logarithm is
-    tiny = torch.finfo(p.dtype).tiny  # keeps gradients finite where a softmax has underflown
+    p, q = p.to(dtype := torch.promote_types(p.dtype, q.dtype)), q.to(dtype)
+    tiny = torch.finfo(dtype).tiny  # keeps gradients finite where a softmax has underflown
     middle = (0.5 * (p + q)).clamp(min=tiny).log()
     return 0.5 * (p * (p.clamp(min=tiny).log() - middle) + q * (q.clamp(min=tiny).log() - middle))
 

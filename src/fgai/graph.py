@@ -71,6 +71,16 @@ def sum_by(value: Tensor, index: Tensor, num: int) -> Tensor:
     return value.new_zeros(num, *value.shape[1:]).index_add(0, index, value)
 
 
+def max_by(value: Tensor, index: Tensor, num: int) -> Tensor:
+    """The largest of the rows of `value` that share an index, entry by entry, 0 without; [E, ...] -> [num, ...].
+
+    >>> max_by(torch.tensor([-1.0, -2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
+    tensor([ 4., -1.,  0.])
+    """
+    along = index.view(-1, *[1] * (value.dim() - 1)).expand_as(value)
+    return value.new_zeros(num, *value.shape[1:]).scatter_reduce(0, along, value, "amax", include_self=False)
+
+
 def need(data: Data, name: str) -> Tensor:
     """The tensor `data[name]`, or an error that says what the graph has instead.
 
@@ -130,9 +140,23 @@ def stacked(old: Tensor, x: Tensor) -> Tensor:
     >>> stacked(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
     torch.Size([3, 2])
     """
-    if not old.is_sparse:
-        return torch.cat([old, x])
-    old, (rows, columns) = old.coalesce(), x.shape
+    old = old.coalesce() if old.is_sparse else old
+    both = _sparse_stacked(old, x) if old.is_sparse else torch.cat([old, x])
+    both._fgai_parts = (old, x)  # pyright: ignore[reportAttributeAccessIssue]
+    return both
+
+
+def parts(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """What `stacked` put together, if it made this very tensor: the rows that were there, and those below.
+
+    >>> parts(torch.ones(2, 2)) is None
+    True
+    """
+    return getattr(x, "_fgai_parts", None)
+
+
+def _sparse_stacked(old: Tensor, x: Tensor) -> Tensor:
+    rows, columns = x.shape
     row = torch.arange(old.size(0), old.size(0) + rows, device=x.device).repeat_interleave(columns)
     column = torch.arange(columns, device=x.device).repeat(rows)
     indices = torch.cat([old.indices(), torch.stack([row, column])], dim=1)

@@ -103,6 +103,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def still(model: nn.Module) -> Iterator[None]:
+    """For the length of a block no parameter asks for a gradient, so that only what an attack moves has one.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> with still(layer):
+    ...     layer.weight.requires_grad
+    False
+    """
+    asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in asking:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in asking:
+            parameter.requires_grad_()
+
+
 def by_name(model: nn.Module, graph: Graph) -> Tensor:
     """Call a model with the parameters of its `forward` filled by name from the graph."""
     parameters = inspect.signature(_plain(model).forward).parameters.values()

@@ -25,11 +25,12 @@ from torch_geometric.utils import is_sparse, softmax, to_edge_index
 
 from fgai.attention import Attention
 from fgai.errors import TapError
+from fgai.kernels import segmented_softmax
 
 Deltas = Mapping[str, Tensor]
 Edit = Callable[[str, Attention], Tensor]  # the weights that act instead, given a site and its attention
 NOTHING: Deltas = MappingProxyType({})
-_SOFTMAX = inspect.signature(softmax)
+_SOFTMAXES = (softmax, segmented_softmax)  # PyG's, and the one that takes its place in accelerated layers
 
 
 class AttentionPoint(nn.Module):
@@ -85,14 +86,13 @@ class Catch:
             raise TapError(f"no attention is called {unknown}; in this model there is {sorted(found)}")
         return found
 
-    def softmax(self, name: str, *args: Any, **kwargs: Any) -> Tensor:
-        """PyG's softmax with the perturbations of this site, noting what came in and went out."""
-        given = _SOFTMAX.bind(*args, **kwargs).arguments
+    def softmax(self, name: str, plain: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        """A softmax with the perturbations of this site, noting what came in and went out."""
+        given = inspect.signature(plain).bind(*args, **kwargs).arguments
         site = _site(name, len(self.calls[name]))
         score = given["src"] = _nudged(site, given["src"], self.plus_score, "scores")
-        weight = _nudged(site, softmax(**given), self.plus_weight, "weights")
-        index, num = given["index"], given.get("num_nodes")
-        call = _Call(_flat(score), _flat(weight), index, int(index.max()) + 1 if num is None else int(num))
+        weight = _nudged(site, plain(**given), self.plus_weight, "weights")
+        call = _Call(_flat(score), _flat(weight), *_targets(given))
         self.calls[name].append(call if self.edit is None else _edited(site, call, self.edit))
         return self.calls[name][-1].weight.view_as(weight)
 
@@ -150,13 +150,13 @@ class Tap:
 
     def _listener(self, name: str, cls: type) -> type:
         if (name, cls) not in self._listening:
-            self._listening[name, cls] = _listening(cls, self._softmax(name))
+            self._listening[name, cls] = _listening(cls, {plain: self._softmax(name, plain) for plain in _SOFTMAXES})
         return self._listening[name, cls]
 
-    def _softmax(self, name: str) -> Callable[..., Tensor]:
+    def _softmax(self, name: str, plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def listen(*args: Any, **kwargs: Any) -> Tensor:
             assert self._catch is not None, "a layer listens only while its tap is open"
-            return self._catch.softmax(name, *args, **kwargs)
+            return self._catch.softmax(name, plain, *args, **kwargs)
 
         return listen
 
@@ -177,14 +177,14 @@ def _owners(cls: type) -> dict[type, dict[str, FunctionType]]:
 
 def _calls_softmax(function: Any) -> bool:
     return isinstance(function, FunctionType) and any(
-        function.__globals__.get(name) is softmax for name in function.__code__.co_names
+        function.__globals__.get(name) is plain for name in function.__code__.co_names for plain in _SOFTMAXES
     )
 
 
-def _listening(cls: type, replacement: Callable[..., Tensor]) -> type:
-    """A subclass of `cls` in which PyG's softmax is `replacement`, also where a method reaches it by super()."""
+def _listening(cls: type, replaced: Mapping[Any, Any]) -> type:
+    """A subclass of `cls` in which each softmax is another, also where a method reaches it by super()."""
     shims = [
-        type(owner.__name__, (owner,), {name: rebound(f, {softmax: replacement}) for name, f in methods.items()})
+        type(owner.__name__, (owner,), {name: rebound(f, replaced) for name, f in methods.items()})
         for owner, methods in _owners(cls).items()
     ]
     bases = shims if shims[0].__base__ is cls else [cls, *shims]
@@ -225,6 +225,14 @@ def _watch_edges(name: str, layer: nn.Module, catch: Catch) -> RemovableHandle:
 
 def _site(name: str, call: int) -> str:
     return name if call == 0 else f"{name}@{call}"
+
+
+def _targets(given: Mapping[str, Any]) -> tuple[Tensor, int]:
+    """The target of each edge, and how many there are."""
+    if "order" in given:
+        return given["order"].target, given["order"].num_targets
+    index, num = given["index"], given.get("num_nodes")
+    return index, int(index.max()) + 1 if num is None else int(num)
 
 
 def _flat(value: Tensor) -> Tensor:

@@ -33,14 +33,23 @@ def rank(weight: Tensor, index: Tensor, num: int) -> Tensor:
     >>> rank(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([0, 0, 1]), 2)
     tensor([1, 0, 0])
     """
-    by_weight = weight.argsort(dim=0, descending=True, stable=True)
-    by_vector = index[by_weight].argsort(dim=0, stable=True)
-    order = by_weight.gather(0, by_vector)
+    order = _sorted(weight, index)
     sizes = degree(index, num)
     start = sizes.cumsum(0) - sizes
     place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes)
     place = place.view(-1, *[1] * (weight.dim() - 1)).expand_as(order)
     return torch.empty_like(order).scatter_(0, order, place)
+
+
+def _sorted(weight: Tensor, index: Tensor) -> Tensor:
+    """Entries by vector, then by falling weight, then as they come; [E] or [E, H]."""
+    if weight.dtype == torch.float:  # one sort of a key: the bits of a float, as an integer, have its order
+        bits = (weight.detach() + 0.0).view(torch.int32).long()
+        rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+        key = (index.view(-1, *[1] * (weight.dim() - 1)) << 32) - rising
+        return key.sort(dim=0, stable=True).indices
+    by_weight = weight.argsort(dim=0, descending=True, stable=True)
+    return by_weight.gather(0, index[by_weight].argsort(dim=0, stable=True))
 
 
 def top(weight: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:

@@ -16,7 +16,7 @@ from fgai.adversary.projections import PROJECTIONS
 from fgai.attention import Attention
 from fgai.errors import SettingError
 from fgai.graph import sum_by
-from fgai.reading import Reader
+from fgai.reading import Reader, still
 
 
 @ADVERSARIES.register("attention-ball")
@@ -54,17 +54,20 @@ class AttentionBall:
         for site, place in places.items():
             noise = torch.randn(place.weight.shape, generator=generator, dtype=place.weight.dtype)
             delta[site] = self._project(0.01 * self.radius * noise, place)
-        for number in range(self.steps):
-            for part in delta.values():
-                part.requires_grad_()
-            value = gain(self._as_change(delta).read(read, graph))
-            slopes = slopes_of(value, list(delta.values()))
-            best.offer(self._as_change({site: part.detach() for site, part in delta.items()}), value)
-            length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large strides, then small ones
-            delta = {
-                site: self._project(delta[site].detach() + length * self._direction(slope, places[site]), places[site])
-                for site, slope in zip(delta, slopes, strict=True)
-            }
+        with still(read.model):
+            for number in range(self.steps):
+                for part in delta.values():
+                    part.requires_grad_()
+                value = gain(self._as_change(delta).read(read, graph))
+                slopes = slopes_of(value, list(delta.values()))
+                best.offer(self._as_change({site: part.detach() for site, part in delta.items()}), value)
+                length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large strides, then small ones
+                delta = {
+                    site: self._project(
+                        delta[site].detach() + length * self._direction(slope, places[site]), places[site]
+                    )
+                    for site, slope in zip(delta, slopes, strict=True)
+                }
         best.try_on(self._as_change(delta))
         return best.reading()
 

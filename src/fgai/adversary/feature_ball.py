@@ -14,7 +14,7 @@ from fgai.adversary.perturbation import Attacked, Perturbation
 from fgai.adversary.projections import PROJECTIONS
 from fgai.errors import SettingError
 from fgai.graph import need
-from fgai.reading import Reader
+from fgai.reading import Reader, still
 
 
 @ADVERSARIES.register("feature-ball")
@@ -54,12 +54,13 @@ class FeatureBall:
 
         generator = torch.Generator().manual_seed(self.seed)
         delta = project(0.01 * self.radius * torch.randn(values.shape, generator=generator, dtype=values.dtype))
-        for _ in range(self.steps):
-            delta.requires_grad_()
-            value = gain(Perturbation(moved=delta).read(read, graph))
-            (slope,) = slopes_of(value, [delta])
-            best.offer(Perturbation(moved=delta.detach()), value)
-            delta = project(delta.detach() + 2.5 * self.radius / self.steps * slope.sign())
+        with still(read.model):
+            for _ in range(self.steps):
+                delta.requires_grad_()
+                value = gain(Perturbation(moved=delta).read(read, graph))
+                (slope,) = slopes_of(value, [delta])
+                best.offer(Perturbation(moved=delta.detach()), value)
+                delta = project(delta.detach() + 2.5 * self.radius / self.steps * slope.sign())
         best.try_on(Perturbation(moved=delta))
         return best.reading()
 

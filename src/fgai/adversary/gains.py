@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy as _cross_entropy
 from torch.nn.functional import kl_div, one_hot
 
 from fgai.adversary.base import Gain
+from fgai.attention import Followed
 from fgai.divergence import jsd_terms
 from fgai.reading import Reading
 from fgai.registry import Registry
@@ -61,8 +62,8 @@ def flips(clean: Reading) -> Gain:
 def attention_divergence(clean: Reading) -> Gain:
     """Explanation: the mean over nodes of JSD(clean, now) of the last layer's attention on the clean edges."""
     before = clean.explanation.detach().mean().coalesce()
-    nodes = int((before.degree > 0).sum())
-    return lambda now: jsd_terms(before.weight, now.explanation.mean().on(before.edge_index, absent=0.0)).sum() / nodes
+    nodes, after = int((before.degree > 0).sum()), Followed(before.edge_index)
+    return lambda now: jsd_terms(before.weight, after(now.explanation.mean())).sum() / nodes
 
 
 @GAINS.register("soft-top-k")
@@ -74,10 +75,10 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
     """
     before = clean.explanation.detach().mean().coalesce()
     inside = top(before.weight, before.target, before.num_targets, k)[:, 0]
-    unit = before.degree.to(before.weight.dtype)
+    unit, after = before.degree.to(before.weight.dtype), Followed(before.edge_index)
 
     def gain(now: Reading) -> Tensor:
-        weight = now.explanation.mean().on(before.edge_index, absent=0.0)[:, 0] * unit[before.target]
+        weight = after(now.explanation.mean())[:, 0] * unit[before.target]
         floor = weight.new_full((before.num_targets,), -torch.inf)
         rival = floor.scatter_reduce(0, before.target[~inside], weight[~inside], "amax")
         gap = weight[inside] - rival[before.target[inside]]
@@ -90,9 +91,10 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 def topk_distance(clean: Reading, k: int = 5) -> Gain:
     """Explanation: the paper's surrogate L_k(clean, now), mean over nodes."""
     before = clean.explanation.detach().mean().coalesce()
+    after = Followed(before.edge_index)
 
     def gain(now: Reading) -> Tensor:
-        weight = now.explanation.mean().on(before.edge_index, absent=0.0)
+        weight = after(now.explanation.mean())
         return topk_loss(before.weight, weight, before.target, before.num_targets, k).mean()
 
     return gain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from fgai.adversary.base import ADVERSARIES, Best, Gain, chosen, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation, undirected
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, need, stacked
-from fgai.reading import Reader
+from fgai.reading import Reader, still
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,35 @@ class Box:
     def clamp(self, x: Tensor) -> Tensor:
         """The nearest point inside."""
         return torch.minimum(torch.maximum(x, self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where nodes are injected: their links are made once, so that the order of the edges is found once."""
+
+    old: Data
+    links: Tensor  # [2, 2 nodes edges]
+    wide: Data
+    box: Box
+
+    def graph(self, x: Tensor) -> Data:
+        """The graph in which the injected nodes have these features."""
+        now = copy.copy(self.wide)
+        now.x = stacked(need(self.old, "x"), x)
+        return now
+
+    def change(self, x: Tensor) -> Perturbation:
+        """What was done to the old graph."""
+        return Perturbation(x, self.links)
+
+    def read(self, read: Reader, x: Tensor) -> Attacked:
+        """What a model says of it."""
+        graph = self.graph(x)
+        reading = read(graph)
+        return Attacked(reading.logits, reading.attention, self.change(x), graph)
+
+
+Seen = Callable[[Tensor, Tensor], None]
 
 
 @ADVERSARIES.register("node-injection")
@@ -62,21 +92,34 @@ class NodeInjection:
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> Attacked:
         """The worst reading found."""
-        links, box, best = self._links(graph), self._box(graph), Best(read, graph, gain)
-        generator = torch.Generator().manual_seed(self.seed)
-        noise = torch.randn(self.nodes, box.low.numel(), generator=generator, dtype=box.low.dtype)
-        x = box.clamp((box.low + box.high) / 2 + 0.1 * box.half * noise)
-        wide = add_nodes(graph, x, links)  # its edges stay, so their order is found once
-        for _ in range(self.steps):
-            x.requires_grad_()
-            now = copy.copy(wide)
-            now.x = stacked(need(graph, "x"), x)
-            value = gain(read(now))
-            (slope,) = slopes_of(value, [x])
-            best.offer(Perturbation(x.detach(), links), value)
-            x = box.clamp(x.detach() + self.step * box.half * slope.sign())
-        best.try_on(Perturbation(x, links))
+        place, best = self.place(graph), Best(read, graph, gain)
+        x = self.climb(read, place, self.start(graph), gain, lambda x, value: best.offer(place.change(x), value))
+        best.try_on(place.change(x))
         return best.reading()
+
+    def place(self, graph: Data) -> Place:
+        """The graph with the injected nodes linked to it, their features still open."""
+        links = self._links(graph)
+        blank = torch.zeros(self.nodes, need(graph, "x").size(1), dtype=self._box(graph).low.dtype)
+        return Place(graph, links, add_nodes(graph, blank, links), self._box(graph))
+
+    def start(self, graph: Data) -> Tensor:
+        """Random features near the middle of the box; [nodes, F]."""
+        box, generator = self._box(graph), torch.Generator().manual_seed(self.seed)
+        noise = torch.randn(self.nodes, box.low.numel(), generator=generator, dtype=box.low.dtype)
+        return box.clamp((box.low + box.high) / 2 + 0.1 * box.half * noise)
+
+    def climb(self, read: Reader, place: Place, x: Tensor, gain: Gain, seen: Seen = lambda x, value: None) -> Tensor:
+        """The features after `steps` steps up the gain; `seen` hears of each point passed and what it gained."""
+        with still(read.model):
+            for _ in range(self.steps):
+                x.requires_grad_()
+                value = gain(read(place.graph(x)))
+                (slope,) = slopes_of(value, [x])
+                x = x.detach()
+                seen(x, value)
+                x = place.box.clamp(x + self.step * place.box.half * slope.sign())
+        return x
 
     def _box(self, graph: Data) -> Box:
         x = need(graph, "x")

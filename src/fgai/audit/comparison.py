@@ -36,7 +36,7 @@ class Comparison:
 def compare(
     models: Mapping[str, nn.Module],
     data: Data,
-    by: Adversary = NodeInjection(),  # noqa: B008, frozen
+    by: Adversary = NodeInjection(),
     *,
     gain: str = "cross-entropy",
     seeds: int = 5,

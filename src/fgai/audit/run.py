@@ -31,7 +31,7 @@ RANDOM_DRAWS = 10  # of random explanations, the floor
 def audit(
     model: nn.Module,
     data: Data,
-    by: Adversary = NodeInjection(),  # noqa: B008, frozen
+    by: Adversary = NodeInjection(),
     *,
     gain: str = "cross-entropy",
     seeds: int = 5,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.graph import need
+from fgai.kernels import thinned
 from fgai.registry import Registry
 from fgai.seeding import seeded
 
@@ -42,10 +43,10 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Dropout of features; of a sparse matrix on its stored entries, which is the same: zeros stay zeros."""
-    if not x.is_sparse:
-        return nn.functional.dropout(x, p, training)
-    if not training:
+    if not training or p == 0:
         return x
+    if not x.is_sparse:
+        return thinned(x, p)
     x = x.coalesce()
-    values = nn.functional.dropout(x.values(), p, training)
+    values = thinned(x.values(), p)
     return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)

@@ -3,15 +3,18 @@
 These certify attention space (w + rho, w + delta), not input space.
 """
 
+from fgai.certificate.composition import Composed, composed
 from fgai.certificate.explanation import certified_radius, eviction_costs, guaranteed_overlap, worst_push
 from fgai.certificate.prediction import Reach, reach
 from fgai.certificate.record import Certificate, certify
 
 __all__ = [
     "Certificate",
+    "Composed",
     "Reach",
     "certified_radius",
     "certify",
+    "composed",
     "eviction_costs",
     "guaranteed_overlap",
     "reach",

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.certificate.explanation import Norm
-from fgai.graph import sum_by
+from fgai.graph import max_by, sum_by
 from fgai.reading import Reader
 
 
@@ -54,12 +54,12 @@ def reach(read: Reader, data: Data, norm: Norm = "l1") -> Reach | None:
     target, nodes = place.target, len(logits)
     answer = logits.argmax(-1)
     own = value.gather(2, answer[target].view(-1, 1, 1).expand(-1, value.size(1), 1))
-    force = _dual(value - own, target, nodes, norm).sum(1)  # [N, C], over heads
+    force = dual(value - own, target, nodes, norm).sum(1)  # [N, C], over heads
     gap = logits.gather(1, answer[:, None]) - logits
     rival = torch.ones_like(gap, dtype=torch.bool).scatter_(1, answer[:, None], False)
     radius = torch.where(rival & (force > 0), gap / force.clamp(min=torch.finfo(force.dtype).tiny), torch.inf)
     spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
-    return Reach(radius.amin(1), _dual(spread, target, nodes, norm).sum(1)[:, 0])
+    return Reach(radius.amin(1), dual(spread, target, nodes, norm).sum(1)[:, 0])
 
 
 def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | None:
@@ -76,12 +76,15 @@ def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | Non
     return value.double() if bool((moved - told).abs().max() <= 1e-3 * scale) else None
 
 
-def _dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:
-    """The dual norm over the edges of each node; [E, H, C] -> [N, H, C]."""
+def dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:
+    """The most that delta can make of sum_j delta_j u_j, entry by entry, per unit of |delta|; [E, H, C] -> [N, H, C].
+
+    >>> dual(torch.tensor([[[1.0]], [[-3.0]]]), torch.tensor([0, 0]), 1, "l1").item()
+    3.0
+    """
     size = value.abs()
     if norm == "linf":
         return sum_by(size, target, nodes)
     if norm == "l2":
         return sum_by(size.square(), target, nodes).sqrt()
-    index = target.view(-1, 1, 1).expand_as(size)
-    return size.new_zeros(nodes, *size.shape[1:]).scatter_reduce(0, index, size, "amax")
+    return max_by(size, target, nodes)

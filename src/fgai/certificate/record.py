@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 from fgai.acceleration import accelerated
 from fgai.adversary import GAINS, AttentionBall
+from fgai.certificate.composition import Composed, composed
 from fgai.certificate.explanation import Norm, certified_radius, guaranteed_overlap
 from fgai.certificate.prediction import reach
 from fgai.divergence import tvd
@@ -53,6 +54,8 @@ class Number:
 class Certificate:
     """What holds for every node of a graph when its attention is pushed by at most `radius`."""
 
+    site: str
+    heads: int
     k: int | float
     radius: float
     norm: Norm
@@ -63,6 +66,7 @@ class Certificate:
     found: Number
     certified: Tensor  # [N], the radius inside which the whole top k stays
     class_radius: Tensor | None  # [N], the radius inside which the class stays
+    earlier: dict[str, Composed | None]  # what the same push of an earlier layer can do; None where none is known
 
     @property
     def numbers(self) -> list[Number]:
@@ -96,7 +100,8 @@ class Certificate:
 
     def text(self) -> str:
         """For the terminal."""
-        head = f"top {self.k}, |perturbation|_{self.norm.removeprefix('l')} <= {self.radius} for every node"
+        layer = f"{self.site or 'the only layer'} ({self.heads} head{'s averaged' if self.heads > 1 else ''})"
+        head = f"{layer}: top {self.k}, |perturbation|_{self.norm.removeprefix('l')} <= {self.radius} for every node"
         rows = [f"{n.name:8} {n.mean:8.4f} {n.worst:8.4f}  {n.how:6} {n.meaning}" for n in self.numbers]
         shares = ", ".join(f"{share:.1%} at {radius:g}" for radius, share in self.curve())
         return "\n".join(
@@ -106,7 +111,7 @@ class Certificate:
                 *rows,
                 f"{len(self.contested)} of {len(self.certified)} nodes have more than {self.k} neighbours; of these",
                 f"the median certified radius is {self.median:.4g}, and the whole top k is certified for {shares}",
-                "layers before the last: none (no bound is computed)",
+                *(f"{site} before it: {_promise(bound)}" for site, bound in self.earlier.items()),
                 SCOPE,
             ]
         )
@@ -114,13 +119,20 @@ class Certificate:
     def as_dict(self) -> dict[str, Any]:
         """Everything but the values per node."""
         four = {n.name: {"mean": n.mean, "worst": n.worst, "how": n.how, "meaning": n.meaning} for n in self.numbers}
-        settings = {"k": self.k, "radius": self.radius, "norm": self.norm}
+        settings: dict[str, Any] = {
+            "site": self.site,
+            "heads": self.heads,
+            "k": self.k,
+            "radius": self.radius,
+            "norm": self.norm,
+        }
         return {
             **settings,
             **four,
             "median_certified_radius": self.median,
             "curve": self.curve(),
             "weakest": self.weakest(),
+            "earlier": {site: _shares(bound) for site, bound in self.earlier.items()},
         }
 
     def save(self, path: str | Path) -> None:
@@ -135,6 +147,23 @@ class Certificate:
 
     def __str__(self) -> str:
         return self.text()
+
+
+def _promise(bound: Composed | None) -> str:
+    if bound is None:
+        return "none (no bound is known for what lies between it and the answer)"
+    if bound.vacuous:
+        return "none (the bound by composition promises nothing at this radius; try a smaller one)"
+    return (
+        f"bound by composition: TVD {float(bound.tvd.mean()):.4f} on average, "
+        f"class sure at {float(bound.kept.double().mean()):.1%} of the nodes"
+    )
+
+
+def _shares(bound: Composed | None) -> dict[str, float] | None:
+    if bound is None or bound.vacuous:
+        return None
+    return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.kept.double().mean())}
 
 
 def certify(
@@ -159,6 +188,8 @@ def certify(
     ('exact', 'bound')
     """
     reader = Reader(model, call)
+    with evaluating(model):
+        earlier = composed(reader, data, radius, norm)
     with evaluating(model), accelerated(model):
         with torch.no_grad():
             now = reader(data).detach()
@@ -168,6 +199,8 @@ def certify(
     moved = tvd(now.probs, attacked.probs).double()
     before = None if vanilla is None else read(vanilla, data, call)
     return Certificate(
+        site=next(reversed(list(now.attention))),
+        heads=look.weight.size(1),
         k=k,
         radius=radius,
         norm=norm,
@@ -186,4 +219,5 @@ def certify(
         found=Number("attack", f"TVD that {steps} steps of attack reached", moved, "found", "lower"),
         certified=torch.where(look.degree > 0, certified_radius(look, k, 1.0, norm), torch.nan),
         class_radius=None if far is None else far.class_radius,
+        earlier=earlier,
     )

@@ -1,7 +1,10 @@
 """Ways to train a model: settings in the constructor, data in `fit`, a new model out."""
 
+from fgai.methods.adversarial import AdversarialTraining
 from fgai.methods.base import METHODS, Method
+from fgai.methods.fgai import FGAI
+from fgai.methods.layernorm import LayerNorm
 from fgai.methods.training import Epoch, Fit
 from fgai.methods.vanilla import Vanilla
 
-__all__ = ["METHODS", "Epoch", "Fit", "Method", "Vanilla"]
+__all__ = ["FGAI", "METHODS", "AdversarialTraining", "Epoch", "Fit", "LayerNorm", "Method", "Vanilla"]

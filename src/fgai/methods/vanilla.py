@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 from torch_geometric.data import Data
@@ -31,12 +32,14 @@ class Vanilla:
     patience: int = 100
     seed: int = 0
 
-    def fit(self, model: nn.Module, data: Data, *, call: Call | None = None) -> Fit:
+    def fit(
+        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+    ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
         call, labels, known = call or by_name, need(data, "y"), need(data, "train_mask")
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
-        def terms(model: nn.Module) -> Terms:
+        def terms(model: nn.Module, _: int) -> Terms:
             return {"label": nn.functional.cross_entropy(call(model, data)[known], labels[known])}
 
-        return train(model, data, terms, call, schedule, "vanilla")
+        return train(model, data, terms, call, schedule, "vanilla", checkpoint=checkpoint)

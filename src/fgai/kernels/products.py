@@ -1,4 +1,4 @@
-"""Attention as sparse matrix products: what gathering a message per edge and head computes, several times faster.
+"""Messages summed, and query-key scores, as sparse matrix products.
 
 With A_h the sparse matrix of head h's weights, targets x sources, one head aggregates as A_h U_h. The gradient in the
 values is A_h^T G_h, and the gradient in the weights is G_h U_h^T at the edges only, a sampled product, which is also
@@ -7,55 +7,13 @@ how query-key scores are made. The order of the edges is found once per graph an
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fgai.graph import degree, edge_keys, sum_by
-
-
-@dataclass(frozen=True)
-class EdgeOrder:
-    """Where the edges of a graph lie in A (targets x sources, by rows) and in A^T; repeated edges lie together."""
-
-    num_sources: int
-    num_targets: int
-    place: Tensor  # [E], the place of each edge in A
-    edge: Tensor  # [P], an edge at each place of A
-    turned: Tensor  # [P], the place in A of each place of A^T
-    rows: tuple[Tensor, Tensor]  # A: where its rows start, and the columns
-    columns: tuple[Tensor, Tensor]  # A^T likewise
-
-    @classmethod
-    def of(cls, edge_index: Tensor, num_sources: int, num_targets: int) -> EdgeOrder:
-        """Sort once.
-
-        >>> EdgeOrder.of(torch.tensor([[1, 0], [0, 1]]), 2, 2).rows[1]
-        tensor([1, 0], dtype=torch.int32)
-        """
-        _hush()
-        keys, order = edge_keys(edge_index, num_sources).sort()
-        fresh = torch.ones_like(keys, dtype=torch.bool)
-        fresh[1:] = keys[1:] != keys[:-1]
-        place = torch.empty_like(order)
-        place[order] = fresh.cumsum(0) - 1
-        edge = order[fresh]
-        source, target = edge_index[:, edge]
-        turned = edge_keys(torch.stack([target, source]), num_targets).argsort()
-        rows = (_starts(target, num_targets), source.int())
-        columns = (_starts(source, num_sources), target[turned].int())
-        return cls(num_sources, num_targets, place, edge, turned, rows, columns)
-
-    def entries(self, weight: Tensor) -> Tensor:
-        """The weights as entries of A, those of repeated edges added up; [E, H] -> [P, H]."""
-        if len(self.edge) == len(self.place):
-            return weight.index_select(0, self.edge)
-        return sum_by(weight, self.place, len(self.edge))
+from fgai.kernels.order import EdgeOrder, Place, csr
 
 
 def aggregate(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
@@ -120,40 +78,22 @@ class _DotScores(torch.autograd.Function):
 
 def _product(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
     """A U, head by head; [E, H], [num_sources, H, C] -> [num_targets, H, C]."""
-    return _by_head(order.entries(weight), value, order.rows, (order.num_targets, order.num_sources))
+    return _by_head(order.entries(weight), value, order.rows, order.shape)
 
 
 def _transposed_product(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
     """A^T G, head by head; [E, H], [num_targets, H, C] -> [num_sources, H, C]."""
-    entries = order.entries(weight).index_select(0, order.turned)
-    return _by_head(entries, value, order.columns, (order.num_sources, order.num_targets))
+    return _by_head(order.turned_entries(weight), value, order.columns, (order.num_sources, order.num_targets))
 
 
-def _by_head(entries: Tensor, value: Tensor, place: tuple[Tensor, Tensor], shape: tuple[int, int]) -> Tensor:
+def _by_head(entries: Tensor, value: Tensor, place: Place, shape: tuple[int, int]) -> Tensor:
     entries, value = entries.t().contiguous(), value.transpose(0, 1).contiguous()
-    return torch.stack([_csr(place, e, shape) @ v for e, v in zip(entries, value, strict=True)], dim=1)
+    return torch.stack([csr(place, e, shape) @ v for e, v in zip(entries, value, strict=True)], dim=1)
 
 
 def _sampled(left: Tensor, right: Tensor, order: EdgeOrder) -> Tensor:
     """L R^T at the edges only, head by head; [num_targets, H, C], [num_sources, H, C] -> [E, H]."""
-    shape = (order.num_targets, order.num_sources)
-    pattern = _csr(order.rows, left.new_zeros(len(order.edge)), shape)
+    pattern = csr(order.rows, left.new_zeros(len(order.edge)), order.shape)
     left, right = left.transpose(0, 1).contiguous(), right.permute(1, 2, 0).contiguous()
     heads = [torch.sparse.sampled_addmm(pattern, a, b, beta=0.0).values() for a, b in zip(left, right, strict=True)]
-    return torch.stack(heads, dim=1).index_select(0, order.place)
-
-
-@cache
-def _hush() -> None:
-    """Torch says once per process that sparse rows are in beta; users of a model need not hear it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _csr((torch.tensor([0, 0]), torch.tensor([], dtype=torch.long)), torch.tensor([]), (1, 1))
-
-
-def _csr(place: tuple[Tensor, Tensor], entries: Tensor, shape: tuple[int, int]) -> Tensor:
-    return torch.sparse_csr_tensor(*place, entries, shape, check_invariants=False)
-
-
-def _starts(row: Tensor, num: int) -> Tensor:
-    return torch.cat([row.new_zeros(1), degree(row, num).cumsum(0)]).int()
+    return order.at_edges(torch.stack(heads, dim=1))

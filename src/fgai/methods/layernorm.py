@@ -1,0 +1,86 @@
+"""Normalised input: what the released code calls LN, and true layer normalisation."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from fgai.graph import parts, stacked, sum_by
+from fgai.methods.base import METHODS
+from fgai.methods.training import Fit
+from fgai.methods.vanilla import Vanilla
+from fgai.reading import Call
+
+
+class Normalised(nn.Module):
+    """A model that sees its features normalised, row by row: divided by their sum, or to mean 0 and deviation 1.
+
+    >>> Normalised(nn.Identity(), "rows").normal(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+    tensor([[0.2500, 0.7500],
+            [0.0000, 0.0000]])
+    """
+
+    def __init__(self, model: nn.Module, kind: str) -> None:
+        super().__init__()
+        self._orig_mod, self.kind = model, kind  # named as torch.compile names it: the signature is the inner model's
+        self._known: tuple[Any, Any] = (None, None)
+
+    def forward(self, x: Tensor, *args: Any, **inputs: Any) -> Any:
+        """What the model says of the normalised features."""
+        return self._orig_mod(self.normal(x), *args, **inputs)
+
+    def normal(self, x: Tensor) -> Tensor:
+        """The features, normalised; rows that stay are normalised once."""
+        if (both := parts(x)) is not None:
+            if self._known[0] is not both[0]:
+                self._known = (both[0], self.normal(both[0]))
+            return stacked(self._known[1], self.normal(both[1]))
+        if self.kind == "layer":
+            return nn.functional.layer_norm(x.to_dense() if x.is_sparse else x, x.shape[1:])
+        if x.is_sparse:
+            x = x.coalesce()
+            row = x.indices()[0]
+            values = x.values() * _inverse(sum_by(x.values(), row, x.size(0)))[row]
+            return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
+        return x * _inverse(x.sum(1))[:, None]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Normalised:
+        return Normalised(copy.deepcopy(self._orig_mod, memo), self.kind)
+
+
+def _inverse(total: Tensor) -> Tensor:
+    return torch.where(total == 0, 0.0, 1 / torch.where(total == 0, 1.0, total))
+
+
+@METHODS.register("ln")
+@dataclass(frozen=True)
+class LayerNorm:
+    """Plain training on normalised features: `rows` divides each by its sum (released), `layer` is layer normalisation.
+
+    The result wraps the model: the attacker's gradients go through the normalisation.
+
+    >>> from fgai import backbones, datasets
+    >>> data = datasets.load("synthetic")
+    >>> type(LayerNorm("layer", epochs=2).fit(backbones.build("gat", data), data).model).__name__
+    'Normalised'
+    """
+
+    kind: Literal["rows", "layer"] = "rows"
+    epochs: int = 200
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    patience: int = 100
+    seed: int = 0
+
+    def fit(
+        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+    ) -> Fit:
+        """Train a copy of `model`; the given one is left as it was."""
+        plain = Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+        return plain.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)

@@ -1,0 +1,138 @@
+"""What a faithful model minimises: four terms, each a function of readings, each a mean over nodes.
+
+    closeness     D(y(w), y(v))                      the prediction is still the model's
+    similarity    S(w, v)                            the explanation is still the model's
+    prediction    D(y, y(v under attack))            the prediction survives
+    explanation   S(v, v under attack)               the explanation survives
+
+w is vanilla's attention, v the faithful one's, D a divergence of predictions and S one of explanations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fgai.adversary import gains
+from fgai.attention import Attention, Followed, log_weight
+from fgai.certificate import eviction_costs
+from fgai.divergence import jsd_terms, tvd
+from fgai.errors import SettingError
+from fgai.graph import degree, max_by, sum_by
+from fgai.kernels import EdgeOrder, segmented_softmax
+from fgai.reading import Reading
+from fgai.registry import Registry
+from fgai.topk import top, topk_loss
+
+Divergence = Callable[[Reading, Reading], Tensor]
+DIVERGENCES: Registry[Divergence] = Registry("divergence of predictions")
+FLOOR = -20.0  # the logarithm of the weight of an edge that is no longer there
+
+
+@DIVERGENCES.register("kl")
+def kl(before: Reading, now: Reading) -> Tensor:
+    """KL(before | now), which grows without bound where the answer is confidently wrong, so that it can be unlearnt."""
+    return gains.kl(before)(now)
+
+
+@DIVERGENCES.register("tvd")
+def total_variation(before: Reading, now: Reading) -> Tensor:
+    """Total variation, the paper's; its gradient vanishes where the answer is confidently wrong."""
+    return tvd(before.probs, now.probs[: len(before.probs)]).mean()
+
+
+@DIVERGENCES.register("l1")
+def l1_of_logits(before: Reading, now: Reading) -> Tensor:
+    """Half the l1 distance of the logits, what the released code calls TVD."""
+    return 0.5 * (before.logits - now.logits[: len(before.logits)]).abs().sum(-1).mean()
+
+
+class Likeness:
+    """S: how far the attention of some sites has moved from that on the edges of a first reading.
+
+    `kind` is one of
+
+    - `kl`: KL(before | now) over each node's neighbours, from the scores: it has a gradient where a weight is 0;
+    - `jsd`: Jensen-Shannon divergence over each node's neighbours;
+    - `l1`: |before - now|_1 over each node's neighbours;
+    - `top-k`: the paper's L_k over each node's neighbours;
+    - `top-k of the graph`: L_k with one top k of all edges, as the paper counts it.
+    """
+
+    KINDS = ("kl", "jsd", "l1", "top-k", "top-k of the graph")
+
+    def __init__(self, kind: str, k: int | float, followed: Mapping[str, Followed]) -> None:
+        if kind not in self.KINDS:
+            raise SettingError(f"no likeness of explanations is called {kind!r}; there is {', '.join(self.KINDS)}")
+        self.kind, self.k, self._followed = kind, k, followed
+
+    def __call__(self, before: Mapping[str, Attention], now: Reading, *, scored: bool = True) -> Tensor:
+        """The mean over nodes, heads and sites; `scored` says that the weights are still the softmax of the scores."""
+        parts = [self._of(site, before[site], now.attention[site], scored) for site in self._followed]
+        return torch.stack(parts).mean()
+
+    def _of(self, site: str, before: Attention, now: Attention, scored: bool) -> Tensor:
+        after, nodes = self._followed[site], before.num_targets
+        if self.kind == "kl":
+            new = after(replace(now, weight=log_weight(now if scored else replace(now, score=None))), absent=FLOOR)
+            return (before.weight * (log_weight(before) - new)).sum() / (nodes * before.heads)
+        new = after(now)
+        if self.kind == "jsd":
+            return jsd_terms(before.weight, new).sum() / (nodes * before.heads)
+        if self.kind == "l1":
+            return (before.weight - new).abs().sum() / (nodes * before.heads)
+        if self.kind == "top-k":
+            return topk_loss(before.weight, new, before.target, nodes, self.k).mean()
+        return topk_loss(before.weight, new, torch.zeros_like(before.target), 1, self.k).mean()
+
+
+def sharpened(attention: Attention, power: float) -> Attention:
+    """The attention whose scores are `power` times as large: the same order of neighbours, with wider margins.
+
+    >>> w = torch.tensor([[0.6], [0.4]])
+    >>> a = Attention(w, torch.tensor([[0, 1], [0, 0]]), 1, w.log())
+    >>> sharpened(a, 2.0).weight.flatten()
+    tensor([0.6923, 0.3077])
+    """
+    assert attention.score is not None, "attention that was read has scores"
+    sources = int(attention.source.max()) + 1 if attention.edge_index.size(1) else 0
+    order = EdgeOrder.of(attention.edge_index, sources, attention.num_targets)
+    score = power * attention.score
+    return replace(attention, score=score, weight=segmented_softmax(score, order))
+
+
+def narrow(clean: Attention, attacked: Attention, followed: Followed, k: int | float, gap: float) -> Tensor:
+    """How far members of a node's clean top k fall, under attack, below `gap` above the best of the others.
+
+    The mean over nodes of relu(gap - (least score of the top k - largest score of the others) / spread): scores are
+    those under attack, injected neighbours included, and the spread is the deviation of the clean ones around their
+    node's mean. It does not depend on the scale of the scores: to make it small, the model must rank neighbours by
+    what an attacker cannot move. Nodes with at most k neighbours have no others. Heads are averaged.
+    """
+    assert clean.score is not None and attacked.score is not None, "attention that was read has scores"
+    score, now, nodes = clean.score.mean(1), attacked.score.mean(1), clean.num_targets
+    inside = top(clean.weight.detach().mean(1), clean.target, nodes, k)
+    member = followed.at(attacked)[inside]
+    here = member >= 0
+    low = -max_by(-now[member[here]], clean.target[inside][here], nodes)
+    others = (attacked.target < nodes).index_fill(0, member[here], False)
+    high = max_by(now[others], attacked.target[others], nodes)
+    contested = degree(attacked.target[others], nodes) > 0
+    centred = score - (sum_by(score, clean.target, nodes) / clean.degree.clamp(min=1))[clean.target]
+    spread = centred.square().mean().sqrt().clamp(min=torch.finfo(score.dtype).tiny)
+    return (gap - (low - high)[contested] / spread).clamp(min=0).sum() / nodes
+
+
+def lost_margin(attention: Attention, k: int | float, gap: float) -> Tensor:
+    """How much of a margin of `gap`, in units of 1/degree, a node's top k lacks, mean over nodes.
+
+    The margin is the l1 cost of evicting one member, from the exact certificate.
+    """
+    costs = eviction_costs(attention, k)
+    first = costs.members == 1
+    unit = attention.degree.double()[costs.node[first]]
+    lacking = (gap - costs.cost[first] * unit).clamp(min=0) / gap
+    return sum_by(lacking, costs.node[first], attention.num_targets).mean().to(attention.weight.dtype)

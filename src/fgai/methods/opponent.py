@@ -1,0 +1,59 @@
+"""Adversaries to train against: a node injection keeps its place and its features from one epoch to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.adversary import Adversary, Attacked, Gain, NodeInjection
+from fgai.adversary.injection import Place
+from fgai.reading import Reader
+
+
+class Opponent:
+    """Attacks one model again and again while it learns.
+
+    A `NodeInjection` goes on from the features it had, a few steps a round, which is as strong as many steps from a
+    new start; after `fresh` rounds it moves to other links. Any other adversary starts anew in every round.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversary import gains
+    >>> data = datasets.load("synthetic")
+    >>> read = Reader(backbones.build("gat", data).eval())
+    >>> opponent = Opponent(NodeInjection(nodes=2, edges=3, steps=1), data, fresh=2)
+    >>> gain = gains.kl(read(data).detach())
+    >>> links = [opponent.meet(read, gain).perturbation.added for _ in range(3)]
+    >>> torch.equal(links[0], links[1]), torch.equal(links[1], links[2])
+    (True, False)
+    """
+
+    def __init__(self, adversary: Adversary, data: Data, fresh: int) -> None:
+        self._adversary: Any = adversary
+        self._data, self._fresh = data, fresh
+        self._rounds, self._place, self._x = 0, None, torch.empty(0)
+
+    def meet(self, read: Reader, gain: Gain) -> Attacked:
+        """The reading under attack, with gradients to the model's parameters."""
+        adversary = replace(self._adversary, seed=self._adversary.seed + 7_919 * (self._rounds // self._fresh))
+        anew = self._rounds % self._fresh == 0
+        self._rounds += 1
+        if not isinstance(adversary, NodeInjection):
+            return adversary(read, self._data, gain)
+        if anew:
+            self._place, self._x = adversary.place(self._data), adversary.start(self._data)
+        place: Place = self._place or adversary.place(self._data)
+        self._place, self._x = place, adversary.climb(read, place, self._x, gain)
+        return place.read(read, self._x)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs."""
+        return {"rounds": torch.tensor(self._rounds), "x": self._x}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state` was taken."""
+        self._rounds, self._x, self._place = int(state["rounds"]), state["x"], None
