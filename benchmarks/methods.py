@@ -8,10 +8,12 @@ python benchmarks/methods.py --models DIR                         # keep trained
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Annotated, Any
 
 import torch
@@ -24,10 +26,11 @@ from fgai.bench.cells import rows_of
 from fgai.bench.rows import Row, read_rows, write_rows
 from fgai.certificate import certified_radius
 from fgai.methods import METHODS
+from fgai.plots import certified_curves
 from fgai.progress import progress
 from fgai.reading import read
 
-OUT = Path("results/methods.json")
+OUT, FIGURE = Path("results/methods.json"), Path("docs/certified-methods.png")
 SEEDS = {"amazon-photo": 3, "amazon-computers": 1, "coauthor-cs": 1, "coauthor-physics": 1}
 K, RADII = 10, (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1)
 Cell = tuple[str, str, str, int]  # dataset, backbone, method, seed
@@ -77,6 +80,22 @@ def run(cell: Cell, models: Path | None) -> list[Row]:
     return [first, *rows[1:]]
 
 
+def draw(rows: list[Row], path: Path, backbone: str = "gat") -> None:
+    """Certified shares of the four methods side by side, mean over seeds, a panel per dataset."""
+    found: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.attack == "none" and row.backbone == backbone:
+            found[row.dataset][row.method].append(row)
+    panels = {
+        dataset: {
+            method: [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in group)) for r in RADII]
+            for method, group in methods.items()
+        }
+        for dataset, methods in found.items()
+    }
+    certified_curves(panels).savefig(path, dpi=110)
+
+
 def main(
     only: Annotated[str, typer.Option(help="dataset,backbone,method,seed; empty parts mean all.")] = ",,,",
     out: Annotated[Path, typer.Option(help="The file of rows to add to.")] = OUT,
@@ -96,6 +115,8 @@ def main(
             write_rows(out, rows)
             print(*cell, *(f"{row.attack} {row.metrics['f1']:.3f}" for row in rows), flush=True)
             advance(" ".join(map(str, cell)))
+    if out == OUT:
+        draw(read_rows(out), FIGURE)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv, TransformerConv
 
 from fgai import backbones, certify, datasets
+from fgai.attention import Attention
 from fgai.certificate import composed
-from fgai.certificate.composition import Box, softmax_bounds
+from fgai.certificate.composition import Box, _sum, softmax_bounds
 from fgai.reading import Reader
 
 NORMS = {"l1": lambda v: v.abs().sum(), "l2": lambda v: v.norm(), "linf": lambda v: v.abs().max()}
@@ -151,3 +152,39 @@ def test_the_certificate_names_layers_heads_and_how_each_is_known():
     assert "conv1 before it: none" in str(large) and large.as_dict()["earlier"]["conv1"] is None
     placed = backbones.GT.prepare(data)
     assert "conv1 before it: none" in str(certify(backbones.build("gt", placed), placed, k=3, steps=1))
+
+
+def test_where_everything_is_linear_the_bound_is_reached():
+    """One channel, no attention in the last layer, no activation: a push along the steepest edges is the worst."""
+    torch.manual_seed(3)
+    data, model = graph(), Chain(GATConv, (6, 1, 2), 1, between=lambda h: h).double().eval()
+    with torch.no_grad():
+        model.last.att_src.zero_()
+        model.last.att_dst.zero_()
+        model.last.lin.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+    read = Reader(model)
+    clean = read(data).detach()
+    look, value = clean.attention["convs.0"], model.convs[0].lin(data.x).detach()[:, 0]
+    steepest = torch.zeros(len(look.target), dtype=torch.double)
+    for node in range(40):
+        at = (look.target == node).nonzero().flatten()
+        edge = at[value[look.source[at]].abs().argmax()]
+        steepest[edge] = value[look.source[edge]].sign()
+    before = clean.logits.argmax(1)
+    for radius in torch.logspace(-3, 1, 15).tolist():
+        kept = composed(read, data, radius)["convs.0"].kept
+        pushes = [sign * radius * steepest[:, None] for sign in (1, -1)]
+        same = [read(data, plus_weight={"convs.0": push}).logits.argmax(1) == before for push in pushes]
+        assert torch.equal(kept, same[0] & same[1])
+
+
+def test_weight_that_changes_hands_is_worked_out_by_hand():
+    """Three neighbours of value 0, 1, 5 and weight .5, .3, .2; a tenth of the weight may go from one to another."""
+    look = Attention(torch.tensor([[0.5], [0.3], [0.2]], dtype=torch.double), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
+    value = torch.tensor([0.0, 1.0, 5.0], dtype=torch.double).view(3, 1, 1)
+    spare = torch.tensor([[0.1]], dtype=torch.double)
+    box = _sum(Box(value, torch.zeros_like(value)), look.weight, spare, look)
+    assert float(box.high) == pytest.approx(0.4 * 0 + 0.3 * 1 + 0.3 * 5)
+    assert float(box.low) <= 0.6 * 0 + 0.3 * 1 + 0.1 * 5
+    wide = _sum(Box(value, torch.full_like(value, 0.5)), look.weight, spare, look)
+    assert float(wide.high) >= 0.4 * 0.5 + 0.3 * 1.5 + 0.3 * 5.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -207,22 +208,25 @@ def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
     def forward(self: Any, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or x.dim() != 2 or not (x.is_sparse or parts(x)):
             return cls.forward(self, x)
-        out = times(x, self.weight)
+        out = times(x, self.weight, self.training)
         return out if self.bias is None else out + self.bias
 
-    def times(x: Tensor, weight: Tensor) -> Tensor:
+    def times(x: Tensor, weight: Tensor, training: bool) -> Tensor:
         if (both := parts(x)) is not None:
-            return torch.cat([kept(both[0], weight), both[1] @ weight.t()])
+            return torch.cat([kept(both[0], weight, training), both[1] @ weight.t()])
         if x.is_sparse:
             x = x.coalesce()
-            return product(x, weight, memory.entries(x))
+            order, values = memory.entries(x), x.values()
+            stays = not training and not values.requires_grad  # no mask is drawn, so these very values come again
+            turn = partial(values.index_select, 0, order.turned)
+            return product(x, weight, order, memory.of(values, what="turned", make=turn) if stays else None)
         return x @ weight.t()
 
-    def kept(x: Tensor, weight: Tensor) -> Tensor:
+    def kept(x: Tensor, weight: Tensor, training: bool) -> Tensor:
         if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
-            return times(x, weight)
+            return times(x, weight, training)
         stored = [x.indices(), x.values()] if x.is_sparse else [x]
-        return memory.of(*stored, weight, what="product", make=lambda: times(x, weight))
+        return memory.of(*stored, weight, what="product", make=lambda: times(x, weight, training))
 
     return forward
 

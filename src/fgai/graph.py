@@ -146,6 +146,23 @@ def stacked(old: Tensor, x: Tensor) -> Tensor:
     return both
 
 
+def restacked(both: Tensor, x: Tensor) -> Tensor:
+    """What `stacked` put together, with other rows below; the pattern of a sparse one is not made again.
+
+    >>> restacked(stacked(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
+    tensor([1., 1.])
+    """
+    found = parts(both)
+    assert found is not None, "only what was stacked can be stacked again"
+    old = found[0]
+    if not old.is_sparse:
+        return stacked(old, x)
+    values = torch.cat([old.values(), x.flatten()])
+    now = torch.sparse_coo_tensor(both.indices(), values, both.shape, is_coalesced=True, check_invariants=False)
+    now._fgai_parts = (old, x)  # pyright: ignore[reportAttributeAccessIssue]
+    return now
+
+
 def parts(x: Tensor) -> tuple[Tensor, Tensor] | None:
     """What `stacked` put together, if it made this very tensor: the rows that were there, and those below.
 

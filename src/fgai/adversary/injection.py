@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from fgai.adversary.base import ADVERSARIES, Best, Gain, chosen, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation, undirected
 from fgai.errors import SettingError
-from fgai.graph import add_nodes, need, stacked
+from fgai.graph import add_nodes, need, restacked
 from fgai.reading import Reader, still
 
 
@@ -38,7 +38,6 @@ class Box:
 class Place:
     """Where nodes are injected: their links are made once, so that the order of the edges is found once."""
 
-    old: Data
     links: Tensor  # [2, 2 nodes edges]
     wide: Data
     box: Box
@@ -46,7 +45,7 @@ class Place:
     def graph(self, x: Tensor) -> Data:
         """The graph in which the injected nodes have these features."""
         now = copy.copy(self.wide)
-        now.x = stacked(need(self.old, "x"), x)
+        now.x = restacked(need(self.wide, "x"), x)
         return now
 
     def change(self, x: Tensor) -> Perturbation:
@@ -101,7 +100,7 @@ class NodeInjection:
         """The graph with the injected nodes linked to it, their features still open."""
         links = self._links(graph)
         blank = torch.zeros(self.nodes, need(graph, "x").size(1), dtype=self._box(graph).low.dtype)
-        return Place(graph, links, add_nodes(graph, blank, links), self._box(graph))
+        return Place(links, add_nodes(graph, blank, links), self._box(graph))
 
     def start(self, graph: Data) -> Tensor:
         """Random features near the middle of the box; [nodes, F]."""

@@ -12,23 +12,24 @@ from torch.nn.functional import embedding_bag
 from fgai.kernels.order import EdgeOrder, csr
 
 
-def product(x: Tensor, weight: Tensor, order: EdgeOrder) -> Tensor:
+def product(x: Tensor, weight: Tensor, order: EdgeOrder, turned: Tensor | None = None) -> Tensor:
     """The product x W^T of a sparse x whose entries lie as `order` says, gradients to its values and W; -> [N, O].
 
-    The gradient in the values is made at the stored entries only, where torch makes all of a dense matrix.
+    `turned` are the values as they lie in x^T, if they are known. The gradient in the values is made at the stored
+    entries only, where torch makes all of a dense matrix.
 
     >>> x = torch.tensor([[0.0, 2.0], [1.0, 0.0]]).to_sparse()
     >>> product(x, torch.tensor([[3.0, 5.0]]), EdgeOrder.of(x.indices().flip(0), 2, 2)).flatten()
     tensor([10.,  3.])
     """
-    return _Product.apply(x.values(), weight, order)
+    return _Product.apply(x.values(), weight, order, turned)
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weight: Tensor, order: EdgeOrder) -> Tensor:
+    def forward(ctx: Any, values: Tensor, weight: Tensor, order: EdgeOrder, turned: Tensor | None) -> Tensor:
         ctx.save_for_backward(values, weight)
-        ctx.order = order
+        ctx.order, ctx.turned = order, turned
         begin, column = order.rows
         return embedding_bag(column, weight.t().contiguous(), begin[:-1], mode="sum", per_sample_weights=values)
 
@@ -36,7 +37,7 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
         (values, weight), order, (grad,) = ctx.saved_tensors, ctx.order, grads
         pull = None
         if ctx.needs_input_grad[0]:
@@ -44,6 +45,6 @@ class _Product(torch.autograd.Function):
             pull = torch.sparse.sampled_addmm(pattern, grad.contiguous(), weight, beta=0.0).values()
         pull_weight = None
         if ctx.needs_input_grad[1]:
-            turned = csr(order.columns, values.index_select(0, order.turned), (order.num_sources, order.num_targets))
-            pull_weight = (turned @ grad).t()
-        return pull, pull_weight, None
+            turned = values.index_select(0, order.turned) if ctx.turned is None else ctx.turned
+            pull_weight = (csr(order.columns, turned, (order.num_sources, order.num_targets)) @ grad).t()
+        return pull, pull_weight, None, None

@@ -31,8 +31,8 @@ class AdversarialTraining:
     """
 
     weight: float = 1.0
-    adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=2, step=0.2)
-    fresh: int = 10
+    adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
+    fresh: int = 4
     epochs: int = 200
     lr: float = 0.01
     weight_decay: float = 5e-4

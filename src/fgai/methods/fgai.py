@@ -52,7 +52,7 @@ class FGAI:
 
     closeness: float = 1.0
     similarity: float = 1.0
-    prediction: float = 5.0
+    prediction: float = 20.0
     explanation: float = 5.0
     divergence: str = "kl"
     likeness: str = "l1"
@@ -62,13 +62,13 @@ class FGAI:
     k: int | float = 5
     sites: tuple[str, ...] | None = None
     sharpness: float = 5.0
-    adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=2, step=0.2)
+    adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
     turns: bool = True
-    fresh: int = 5
+    fresh: int = 4
     anchor: Literal["vanilla", "own"] = "vanilla"
     epochs: int = 200
     lr: float = 0.01
-    weight_decay: float = 5e-4
+    weight_decay: float = 3e-3
     seed: int = 0
 
     @classmethod
@@ -190,7 +190,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adversary": AttentionBall(radius=0.1, norm="l1", steps=10),
         "turns": False,
         "anchor": "own",
-        "epochs": 200,
+        "weight_decay": 5e-4,
     },
     "released": {
         "similarity": 1e5,
@@ -206,6 +206,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "turns": False,
         "fresh": 1,
         "anchor": "own",
-        "epochs": 200,
+        "weight_decay": 5e-4,
     },
 }

@@ -28,7 +28,7 @@ Terms = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch cost, term by term, and how the model then did on the validation nodes."""
+    """What one epoch cost, term by term, and how the model did on the validation nodes when last asked."""
 
     number: int
     terms: Mapping[str, float]
@@ -79,7 +79,7 @@ class _Run:
     def save(self, path: Path, settings: Mapping[str, Any]) -> None:
         tensors = {
             "model": self.model.state_dict(),
-            "kept": self.kept,
+            "kept": {name: value.clone() for name, value in self.kept.items()},  # it may be the model's own
             "optimizer": disk.optimizer_tensors(self.optimizer),
             "random": disk.random_state(),
             **{f"opponent{i}": opponent.state() for i, opponent in enumerate(self.opponents)},
@@ -161,9 +161,14 @@ def _epoch(
     parts = terms(run.model, number)
     torch.stack(list(parts.values())).sum().backward()
     run.optimizer.step()
-    f1, loss = judge()
+    if schedule.keep == "best" or number % 10 == 9 or number + 1 == schedule.epochs:
+        f1, loss = judge()
+    else:  # the last epoch is kept anyhow
+        f1, loss = (run.history[-1].val_f1, 0.0) if run.history else (0.0, 0.0)
     run.history.append(Epoch(number, {name: float(part.detach()) for name, part in parts.items()}, f1))
-    if schedule.keep == "last" or (f1, -loss) > run.best:
+    if schedule.keep == "last":
+        run.kept, run.chosen = run.model.state_dict(), number
+    elif (f1, -loss) > run.best:
         run.best, run.kept, run.chosen = (f1, -loss), copy.deepcopy(run.model.state_dict()), number
 
 
