@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from statistics import mean, stdev
 
 from fgai.bench.costs import read_costs
+from fgai.bench.plan import Plan
 from fgai.bench.rows import Row, read_rows
 
 ROOT = Path(__file__).parent.parent
@@ -42,8 +41,8 @@ def vanilla() -> str:
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in read_rows(ROOT / "results/vanilla.json"):
         found[row.backbone, row.dataset].append(float(row.metrics["f1"] or 0))
-    cells = tomllib.loads(files("fgai.bench").joinpath("paper/table2.toml").read_text())["cells"]
-    paper = {(cell["backbone"], cell["dataset"]): cell["f1"] for cell in cells if cell["method"] == "vanilla"}
+    told = Plan.read("table2").paper or {}
+    paper = {(name, column): told[name]["vanilla"][column][0] for name in told for column in told[name]["vanilla"]}
     columns = ["amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics"]
     return table(
         ["", *columns],

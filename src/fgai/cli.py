@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +20,10 @@ from fgai import datasets, saved
 from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
 from fgai.audit import audit as run_audit
 from fgai.backbones import BACKBONES, build
+from fgai.bench.plan import Plan, plans
+from fgai.bench.run import import_here
+from fgai.bench.run import run as run_plan
+from fgai.bench.tables import FORMATS, table_of
 from fgai.certificate import certify as run_certify
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError
@@ -167,6 +170,39 @@ def certify(
     typer.echo(certificate.text())
 
 
+@app.command()
+def bench(
+    plan: Annotated[str, typer.Argument(help=f"{', '.join(plans())}, or a .toml file of your own.")],
+    out: Annotated[Path, typer.Option(help="The folder of finished cells.")] = Path("results/cells"),
+    only: Annotated[list[str] | None, typer.Option(help="field=value, such as dataset=cora or seed=0+1.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="At most so many seeds.")] = None,
+    engine: Annotated[str, typer.Option(help="serial, pool or ray.")] = "serial",
+    workers: Annotated[int | None, typer.Option(help="Processes of one thread; one per core by default.")] = None,
+    using: Annotated[list[str] | None, typer.Option(help="Modules that register what the plan names.")] = None,
+) -> None:
+    """Run the cells of a table that are not finished yet; run it again after a crash to go on."""
+    with _errors_in_words():
+        for module in using or ():
+            import_here(module)
+        torch.set_num_threads(1)
+        asked = dict(part.split("=", 1) for part in only or () if "=" in part)
+        ran = run_plan(Plan.read(plan), out, engine=engine, workers=workers, only=asked, seeds=seeds, using=using or ())
+    typer.echo(f"{len(ran)} cells of {plan} ran; fgai table {plan} {out} shows them")
+
+
+@app.command()
+def table(
+    plan: Annotated[str, typer.Argument(help=f"{', '.join(plans())}, or a .toml file of your own.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of finished cells.")] = Path("results/cells"),
+    beside: Annotated[str, typer.Option(help="`paper` puts the paper's numbers beside ours.")] = "",
+    as_: Annotated[str, typer.Option("--as", help="markdown, latex or csv.")] = "markdown",
+) -> None:
+    """Show a table from the cells that are finished."""
+    with _errors_in_words():
+        text = FORMATS[as_](table_of(Plan.read(plan), folder, beside_paper=beside == "paper"))
+    typer.echo(text)
+
+
 def _ours(folder: Path | None, data: str) -> tuple[nn.Module, Data, str]:
     if folder is None:
         raise DataError("nothing to audit; name a folder that `fgai train` wrote, or give --model module:function")
@@ -194,10 +230,7 @@ def _prepared(backbone: str, name: str, seed: int) -> Data:
 def _called(path: str) -> Any:
     """What `module:function` returns; the module may lie in the current folder."""
     module, _, function = path.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
     try:
-        return getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise DataError(f"{path}: {error}; give module:function, for a module in this folder or installed") from error
-    finally:
-        sys.path.pop(0)
+        return getattr(import_here(module), function)()
+    except AttributeError as error:
+        raise DataError(f"{path}: {error}; give module:function") from error

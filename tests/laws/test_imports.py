@@ -20,8 +20,8 @@ ROOMS = [  # from the cellar up; a module may import its own room's package and 
     {"methods"},
     {"sanity"},
     {"audit", "plots"},
-    {"bench"},
     {"saved"},
+    {"bench"},
     {"cli"},
 ]
 LEAVES = {

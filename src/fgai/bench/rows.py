@@ -34,6 +34,7 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     data_sha256: str = ""
+    error: str = ""  # what ended it, where it failed
 
     @property
     def key(self) -> tuple[str, str, str, str, int, str]:
@@ -48,5 +49,9 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Add rows to a file, sorted; a row with the key of an older one takes its place."""
-    kept = {row.key: row for row in (*read_rows(path), *rows)}
-    write_json(path, [asdict(kept[key]) for key in sorted(kept)])
+    write_all(path, {row.key: row for row in (*read_rows(path), *rows)}.values())
+
+
+def write_all(path: Path, rows: Iterable[Row]) -> None:
+    """Make these the rows of a file, sorted."""
+    write_json(path, [asdict(row) for row in sorted(rows, key=lambda row: row.key)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -49,6 +49,8 @@ class FGAI:
     >>> sorted(method.fit(backbones.build("gat", data), data).best.terms)
     ['closeness', 'explanation', 'prediction', 'similarity']
     """
+
+    refines: ClassVar[bool] = True  # it starts from a trained model
 
     closeness: float = 1.0
     similarity: float = 1.0

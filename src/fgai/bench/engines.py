@@ -1,0 +1,95 @@
+"""Where cells run: in this process, in a pool of processes, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any, Protocol
+
+import torch
+
+from fgai.bench.plan import Cell
+from fgai.errors import MissingExtraError
+from fgai.registry import Registry
+
+Work = Callable[[Cell], None]
+RETRIES = 2  # of a cell whose worker died
+
+
+class Engine(Protocol):
+    """Runs cells, in any order, and says which is done."""
+
+    def __call__(self, work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
+        """Each cell once its work is over."""
+        ...
+
+
+ENGINES: Registry[Engine] = Registry("engine")
+
+
+@ENGINES.register("serial")
+def serial(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
+    """One after the other, in this process."""
+    for cell in cells:
+        work(cell)
+        yield cell
+
+
+@ENGINES.register("pool")
+def pool(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
+    """Side by side, in processes of one thread each; a cell whose process died runs again."""
+    left = list(cells)
+    for _ in range(RETRIES + 1):
+        done: list[Cell] = []
+        try:
+            with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_one_thread) as processes:
+                waiting = {processes.submit(work, cell): cell for cell in left}
+                for future in as_completed(waiting):
+                    future.result()
+                    done.append(waiting[future])
+                    yield done[-1]
+        except BrokenProcessPool:
+            left = [cell for cell in left if cell not in done]
+            continue
+        return
+    raise BrokenProcessPool(f"workers died {RETRIES + 1} times; left over: {', '.join(cell.name for cell in left)}")
+
+
+@ENGINES.register("ray")
+def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
+    """On a Ray cluster, one CPU a cell; a cell whose worker died runs again."""
+    try:
+        import ray as cluster  # pyright: ignore[reportMissingImports], an extra
+    except ImportError as error:
+        raise MissingExtraError("the ray engine needs Ray; install it with: pip install 'fgai[ray]'") from error
+    mine = not cluster.is_initialized()
+    if mine:
+        cluster.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        task: Any = cluster.remote(num_cpus=1, max_retries=RETRIES)(_alone)
+        waiting = {task.remote(work, cell): cell for cell in cells}
+        while waiting:
+            ready, _ = cluster.wait(list(waiting))
+            for reference in ready:
+                cluster.get(reference)
+                yield waiting.pop(reference)
+    finally:
+        if mine:
+            cluster.shutdown()
+
+
+def default_workers() -> int:
+    """One process a core."""
+    return max(len(os.sched_getaffinity(0)), 1)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _alone(work: Work, cell: Cell) -> None:
+    _one_thread()
+    work(cell)

@@ -1,0 +1,112 @@
+"""A plan says which cells a table needs, which figures it shows of them, and what the paper has there."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fgai.errors import DataError, SettingError, UnknownNameError
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One model: trained once, attacked in every way. A preset is a method's own."""
+
+    dataset: str
+    backbone: str
+    method: str
+    seed: int
+    preset: str = "default"
+
+    @property
+    def name(self) -> str:
+        """For files and messages.
+
+        >>> Cell("cora", "gat", "fgai", 0, "paper").name
+        'cora-gat-fgai-paper-0'
+        """
+        preset = [] if self.preset == "default" else [self.preset]
+        return "-".join([self.dataset, self.backbone, self.method, *preset, str(self.seed)])
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of each cell: a metric under an attack."""
+
+    heading: str
+    metric: str
+    attack: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table or figure: its cells, its columns, the paper's numbers, and why ours may differ."""
+
+    name: str
+    title: str
+    seeds: Mapping[str, int]  # of each dataset
+    backbones: tuple[str, ...]
+    methods: tuple[str, ...]  # `name`, or `name:preset`
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...] = ()
+    paper: Mapping[str, Mapping[str, Mapping[str, list[float]]]] | None = None  # backbone, method, dataset
+
+    @classmethod
+    def read(cls, name: str) -> Plan:
+        """A plan of ours by name, or one of your own by its path.
+
+        >>> Plan.read("table2").columns[0].heading
+        'F1'
+        """
+        path = Path(name) if name.endswith(".toml") else None
+        source = path or files("fgai.bench").joinpath("plans", f"{name}.toml")
+        try:
+            content = tomllib.loads(source.read_text())
+        except FileNotFoundError as error:
+            raise UnknownNameError(
+                f"no plan is called '{name}'; there is {', '.join(plans())}, or a .toml file"
+            ) from error
+        except tomllib.TOMLDecodeError as error:
+            raise DataError(f"{name} is not a plan: {error}") from error
+        try:
+            lists = {part: tuple(content.pop(part, ())) for part in ("backbones", "methods", "notes")}
+            columns = tuple(Column(**column) for column in content.pop("columns"))
+            return cls(path.stem if path else name, columns=columns, **lists, **content)
+        except (TypeError, KeyError) as error:
+            raise DataError(
+                f"{name} is not a plan ({error}); it needs title, seeds, backbones, methods, columns"
+            ) from error
+
+    def cells(self, only: Mapping[str, str] | None = None, seeds: int | None = None) -> list[Cell]:
+        """The cells of this table; `only` keeps those with these values, `seeds` bounds their number.
+
+        >>> [cell.name for cell in Plan.read("table2").cells({"dataset": "coauthor-physics", "method": "at"})]
+        ['coauthor-physics-gat-at-0', 'coauthor-physics-gatv2-at-0', 'coauthor-physics-gt-at-0']
+        """
+        found = [
+            Cell(dataset, backbone, *_method(method, seed))
+            for dataset, number in self.seeds.items()
+            for backbone in self.backbones
+            for method in self.methods
+            for seed in range(number if seeds is None else min(number, seeds))
+        ]
+        for field, wanted in (only or {}).items():
+            if field not in Cell.__dataclass_fields__:
+                raise SettingError(f"a cell has no {field!r}; it has {', '.join(Cell.__dataclass_fields__)}")
+            found = [cell for cell in found if str(getattr(cell, field)) in wanted.split("+")]
+        return found
+
+
+def plans() -> list[str]:
+    """The plans there are."""
+    folder = files("fgai.bench").joinpath("plans")
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def _method(name: str, seed: int) -> tuple[Any, ...]:
+    method, _, preset = name.partition(":")
+    return (method, seed, preset or "default")

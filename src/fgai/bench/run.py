@@ -1,0 +1,139 @@
+"""Running a plan: every cell that is not finished is trained, attacked, and kept."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai import backbones, datasets, saved
+from fgai.bench.attacks import ATTACKS
+from fgai.bench.cells import rows_of
+from fgai.bench.engines import ENGINES, default_workers
+from fgai.bench.plan import Cell, Plan
+from fgai.bench.rows import Row
+from fgai.bench.store import Store
+from fgai.certificate import certified_radius
+from fgai.errors import DataError
+from fgai.graph import need
+from fgai.methods import METHODS
+from fgai.progress import progress
+from fgai.reading import read
+from fgai.seeding import seeded
+
+K, RADII = 10, (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1)
+REFINED = "vanilla"  # what a method that refines a trained model starts from
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How cells run, the same for all: attacks by name, and fewer epochs where a trial is meant."""
+
+    attacks: tuple[str, ...] = tuple(ATTACKS)
+    epochs: int | None = None
+
+
+def run(
+    plan: Plan,
+    folder: str | Path,
+    *,
+    engine: str = "serial",
+    workers: int | None = None,
+    only: Mapping[str, str] | None = None,
+    seeds: int | None = None,
+    settings: Settings = Settings(),  # noqa: B008, frozen
+    using: Sequence[str] = (),
+) -> list[Cell]:
+    """Run the cells of a plan that `folder` does not hold yet; those that ran are returned. A failure is a row, too.
+
+    `using` names modules that register what the plan names, such as a method of your own; every worker imports them.
+    """
+    store = Store(folder)
+    wanted = [cell for cell in plan.cells(only, seeds) if not store.finished(cell)]
+    work = partial(finish, store=store, settings=settings, using=tuple(using))
+    with progress(plan.name, len(wanted)) as advance:
+        for cell in ENGINES[engine](work, wanted, workers or default_workers()):
+            rows = store.rows(cell)
+            advance(f"{cell.name} {'failed' if any(row.error for row in rows) else ''}")
+    return wanted
+
+
+def finish(cell: Cell, store: Store, settings: Settings, using: Sequence[str] = ()) -> None:
+    """Train and attack one cell and keep its rows, or the error that ended it."""
+    if store.finished(cell):
+        return
+    for module in using:
+        import_here(module)
+    try:
+        rows = rows_of_cell(cell, store, settings)
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
+        rows = [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, preset=cell.preset, error=words)]
+    store.put(cell, rows)
+
+
+def rows_of_cell(cell: Cell, store: Store, settings: Settings) -> Sequence[Row]:
+    """The rows of one cell: clean, with what the certificate says, and under every attack."""
+    with seeded(cell.seed):
+        data = datasets.load(cell.dataset, seed=cell.seed)
+        sha = datasets.fingerprint(data)
+        data = backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data))
+        start = time.perf_counter()
+        model, method = trained(cell, data, store, settings)
+        seconds = time.perf_counter() - start
+        about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
+        attacks = {name: ATTACKS[name] for name in settings.attacks}
+        clean, *attacked = (
+            replace(row, preset=cell.preset) for row in rows_of(model, data, sha=sha, attacks=attacks, **about)
+        )
+    first = replace(clean, metrics={**clean.metrics, **certified(model, data)}, settings=method, seconds=seconds)
+    return [first, *attacked]
+
+
+def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a cell and how it was made; a method that refines starts from the vanilla model of the same seed."""
+    kind, shelf = METHODS[cell.method], store.folder / "models" / cell.name
+    if cell.method == REFINED and (shelf / "manifest.json").exists():
+        found = saved.load(shelf)
+        return found.model, dict(found.manifest["method"])
+    make = getattr(kind, "preset", None)
+    changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
+    method = make(cell.preset, **changed) if make else kind(**changed)
+    model = backbones.build(cell.backbone, data, seed=cell.seed)
+    if getattr(kind, "refines", False):
+        model, _ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
+    model, about = method.fit(model, data).model, asdict(method)
+    if cell.method == REFINED:
+        shape = {"features": need(data, "x").size(1), "classes": int(need(data, "y").max()) + 1}
+        saved.save(shelf, model, backbone=cell.backbone, **shape, data=cell.dataset, method=about, seed=cell.seed)
+    return model, about
+
+
+def import_here(module: str) -> Any:
+    """Import a module that is installed or lies in the current folder."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(f"{module}: {error}; name a module in this folder or installed") from error
+    finally:
+        sys.path.pop(0)
+
+
+def certified(model: nn.Module, data: Data) -> dict[str, float | None]:
+    """The certified radii of the nodes with more than K neighbours: the others cannot lose a member."""
+    look = read(model, data).explanation
+    radius = certified_radius(look, K)[look.degree > K]
+    if len(radius) == 0:
+        return {}
+    found: dict[str, float | None] = {f"share_{r:g}": float((radius > r).double().mean()) for r in RADII}
+    return found | {"median_radius": float(radius.median())}

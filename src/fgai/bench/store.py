@@ -1,0 +1,33 @@
+"""Finished cells on disk: one JSON file each, there whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fgai.bench.plan import Cell
+from fgai.bench.rows import Row, read_rows, write_all
+
+
+class Store:
+    """A folder of cells: `<folder>/<cell>.json` holds its rows, or one row with the error that ended it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def path(self, cell: Cell) -> Path:
+        """Where a cell is kept."""
+        return self.folder / f"{cell.name}.json"
+
+    def rows(self, cell: Cell) -> list[Row]:
+        """The rows of a cell; none if it has not run."""
+        return read_rows(self.path(cell))
+
+    def finished(self, cell: Cell) -> bool:
+        """It has run, and did not fail."""
+        rows = self.rows(cell)
+        return bool(rows) and not any(row.error for row in rows)
+
+    def put(self, cell: Cell, rows: Iterable[Row]) -> None:
+        """Keep the rows of a cell, in place of what was there."""
+        write_all(self.path(cell), rows)

@@ -1,0 +1,93 @@
+"""Tables of what was run, the paper's numbers beside ours, with the reasons where they differ."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+
+from fgai.bench.plan import Cell, Plan
+from fgai.bench.rows import Row
+from fgai.bench.store import Store
+from fgai.registry import Registry
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a heading, rows of text, and notes."""
+
+    title: str
+    head: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+FORMATS: Registry[Callable[[Table], str]] = Registry("table format")
+
+
+def table_of(plan: Plan, folder: str | Path, *, beside_paper: bool = False) -> Table:
+    """The table of a plan from the cells in a folder; mean and deviation over seeds, a dash where nothing has run."""
+    store, body = Store(folder), []
+    found: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in plan.cells():
+        method = cell.method if cell.preset == "default" else f"{cell.method}:{cell.preset}"
+        found.setdefault((cell.dataset, cell.backbone, method), []).append(cell)
+    for dataset, backbone, method in product(plan.seeds, plan.backbones, plan.methods):
+        rows = [row for cell in found[dataset, backbone, method] for row in store.rows(cell)]
+        paper = ((plan.paper or {}).get(backbone, {}).get(method, {}).get(dataset, [])) if beside_paper else []
+        cells = [_figure(rows, column.metric, column.attack) for column in plan.columns]
+        told = [f" ({value:g})" if value is not None else "" for value in paper] + [""] * len(cells)
+        seeds = len({row.seed for row in rows if not row.error})
+        numbers = (ours + theirs for ours, theirs in zip(cells, told, strict=False))
+        body.append((dataset, backbone, method, str(seeds), *numbers))
+    head = ("dataset", "backbone", "method", "seeds", *(column.heading for column in plan.columns))
+    notes = (*(("The paper's values are in brackets.",) if beside_paper else ()), *plan.notes)
+    return Table(plan.title, head, tuple(body), notes)
+
+
+def _figure(rows: Sequence[Row], metric: str, attack: str) -> str:
+    """Mean and deviation over seeds.
+
+    >>> rows = [Row("cora", "gat", "at", seed, {"f1": value}) for seed, value in enumerate((0.5, 0.7))]
+    >>> _figure(rows, "f1", "none")
+    '0.600 ± 0.141'
+    """
+    values = [row.metrics.get(metric) for row in rows if row.attack == attack and not row.error]
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    digits = ".3f" if abs(mean(known)) >= 0.01 or mean(known) == 0 else ".1e"
+    return f"{mean(known):{digits}}" + (f" ± {stdev(known):{digits}}" if len(known) > 1 else "")
+
+
+@FORMATS.register("markdown")
+def markdown(table: Table) -> str:
+    """For READMEs."""
+    lines = [table.head, ["---"] * len(table.head), *table.body]
+    rows = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"**{table.title}**\n\n{rows}" + "".join(f"\n- {note}" for note in table.notes) + "\n" * bool(table.notes)
+
+
+@FORMATS.register("latex")
+def latex(table: Table) -> str:
+    """For papers; needs booktabs."""
+    tidy = str.maketrans({"_": r"\_", "%": r"\%", "&": r"\&", "±": r"$\pm$"})
+    rows = "".join(" & ".join(part.translate(tidy) for part in line) + " \\\\\n" for line in table.body)
+    head = " & ".join(part.translate(tidy) for part in table.head)
+    columns = "l" * 3 + "r" * (len(table.head) - 3)
+    return (
+        f"% {table.title}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{rows}"
+        "\\bottomrule\n\\end{tabular}\n" + "".join(f"% {note}\n" for note in table.notes)
+    )
+
+
+@FORMATS.register("csv")
+def as_csv(table: Table) -> str:
+    """For spreadsheets."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([table.head, *table.body])
+    return out.getvalue()

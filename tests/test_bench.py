@@ -1,0 +1,189 @@
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fgai.bench.engines import ENGINES
+from fgai.bench.plan import Cell, Column, Plan, plans
+from fgai.bench.rows import Row
+from fgai.bench.run import Settings, finish, run
+from fgai.bench.store import Store
+from fgai.bench.tables import FORMATS, table_of
+from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
+
+PLAN = Plan(
+    "small",
+    "A small table",
+    seeds={"synthetic": 2},
+    backbones=("gat",),
+    methods=("vanilla", "ln", "fgai"),
+    columns=(Column("F1", "f1", "none"), Column("F1, 20x20", "f1", "injection-20x20")),
+    notes=("Small graphs differ.",),
+    paper={"gat": {"fgai": {"synthetic": [0.5, 0.25]}}},
+)
+QUICK = Settings(attacks=("injection-20x20",), epochs=2)
+
+
+def metrics(folder, plan=PLAN):
+    return {(cell.name, row.attack): dict(row.metrics) for cell in plan.cells() for row in Store(folder).rows(cell)}
+
+
+@pytest.fixture(scope="module", name="done")
+def _done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serial")
+    assert len(run(PLAN, folder, settings=QUICK)) == 6
+    return folder
+
+
+def test_every_cell_has_a_row_for_the_clean_graph_and_one_per_attack(done):
+    for cell in PLAN.cells():
+        clean, attacked = sorted(Store(done).rows(cell), key=lambda row: row.attack != "none")
+        assert (clean.attack, attacked.attack) == ("none", "injection-20x20")
+        assert clean.data_sha256 and clean.versions and clean.settings["seed"] == cell.seed
+        assert clean.seconds > 0 and clean.peak_mb > 0 and "median_radius" in clean.metrics
+
+
+def test_finished_cells_are_not_run_again(done):
+    before = {path: path.stat().st_mtime_ns for path in done.glob("*.json")}
+    assert run(PLAN, done, settings=QUICK) == []
+    assert {path: path.stat().st_mtime_ns for path in done.glob("*.json")} == before
+
+
+def test_a_pool_gives_the_same_rows_bit_for_bit(done, tmp_path):
+    run(PLAN, tmp_path, engine="pool", workers=2, settings=QUICK)
+    assert metrics(tmp_path) == metrics(done)
+
+
+def test_the_same_cell_gives_the_same_figures_another_time(done, tmp_path):
+    cell = Cell("synthetic", "gat", "fgai", 1)
+    finish(cell, Store(tmp_path), QUICK)
+    assert [row.metrics for row in Store(tmp_path).rows(cell)] == [row.metrics for row in Store(done).rows(cell)]
+
+
+def test_a_failure_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
+    cell = Cell("synthetic", "gat", "vanilla", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("fgai.bench.run.trained", lambda *_: 1 / 0)
+        finish(cell, Store(tmp_path), QUICK)
+    (row,) = Store(tmp_path).rows(cell)
+    assert "ZeroDivisionError" in row.error and not Store(tmp_path).finished(cell)
+    finish(cell, Store(tmp_path), QUICK)
+    assert Store(tmp_path).finished(cell)
+
+
+SCRIPT = """
+import sys
+from fgai.bench.plan import Column, Plan
+from fgai.bench.run import Settings, run
+plan = Plan("small", "", {"synthetic": 4}, ("gat",), ("vanilla", "fgai"), (Column("F1", "f1", "none"),))
+run(plan, sys.argv[1], settings=Settings(attacks=("injection-20x20",), epochs=2))
+"""
+KILLED = Plan("small", "", {"synthetic": 4}, ("gat",), ("vanilla", "fgai"), (Column("F1", "f1", "none"),))
+
+
+def test_a_run_that_is_killed_ten_times_loses_nothing_that_was_finished(tmp_path):
+    draw, kept, kills = random.Random(0), {}, 0
+    while kills < 10:
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path / "killed"], stdout=subprocess.DEVNULL)
+        moment = time.monotonic() + draw.uniform(2.0, 9.0)
+        while time.monotonic() < moment and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        now = {path.name: path.read_text() for path in (tmp_path / "killed").glob("*.json")}
+        assert all(json.loads(text) for text in now.values())  # none is half written
+        assert now.items() >= kept.items()
+        kept = now
+    subprocess.run([sys.executable, "-c", SCRIPT, tmp_path / "killed"], check=True, stdout=subprocess.DEVNULL)
+    run(KILLED, tmp_path / "whole", settings=QUICK)
+    assert metrics(tmp_path / "killed", KILLED) == metrics(tmp_path / "whole", KILLED)
+    assert not list((tmp_path / "killed").glob("*.tmp*"))
+    tables = [FORMATS["markdown"](table_of(KILLED, tmp_path / name)) for name in ("killed", "whole")]
+    assert tables[0] == tables[1]
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path):
+    cells = [Cell("synthetic", "gat", "vanilla", seed) for seed in range(3)]
+    done = list(ENGINES["pool"](Suicidal(tmp_path), cells, 1))
+    assert sorted(done) == cells
+    assert len(list(tmp_path.glob("*.done"))) == 3
+
+
+class Suicidal:
+    """Its process is killed at the first try of each cell."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def __call__(self, cell):
+        import os
+
+        tried = self.folder / "tried"
+        if cell.seed == 1 and not tried.exists():
+            tried.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        (self.folder / f"{cell.name}.done").write_text("")
+
+
+def test_the_table_has_means_and_the_papers_numbers_beside(done):
+    table = table_of(PLAN, done, beside_paper=True)
+    assert table.head == ("dataset", "backbone", "method", "seeds", "F1", "F1, 20x20")
+    faithful = next(line for line in table.body if line[2] == "fgai")
+    values = [metrics(done)[f"synthetic-gat-fgai-{seed}", "none"]["f1"] for seed in (0, 1)]
+    assert faithful[3] == "2" and faithful[4].startswith(f"{sum(values) / 2:.3f} ± ") and "(0.5)" in faithful[4]
+    assert "(0.25)" in faithful[5] and "Small graphs differ." in FORMATS["markdown"](table)
+    assert r"$\pm$" in FORMATS["latex"](table)
+    assert FORMATS["csv"](table).splitlines()[0] == 'dataset,backbone,method,seeds,F1,"F1, 20x20"'
+
+
+def test_what_has_not_run_or_failed_is_a_dash(tmp_path):
+    cell = PLAN.cells()[0]
+    Store(tmp_path).put(cell, [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, error="it broke")])
+    assert {line[3:] for line in table_of(PLAN, tmp_path).body} == {("0", "-", "-")}
+
+
+@pytest.mark.parametrize("name", plans())
+def test_our_plans_have_the_papers_numbers_for_every_row(name):
+    plan = Plan.read(name)
+    assert plan.title and plan.notes
+    for backbone in plan.backbones:
+        for method in plan.methods:
+            assert set(plan.paper[backbone][method]) == set(plan.seeds)
+
+
+def test_some_numbers_of_the_paper_read_by_eye():
+    table1, table2, fidelity = (Plan.read(name).paper for name in ("table1", "table2", "fidelity"))
+    assert table1["gat"]["vanilla"]["amazon-photo"] == [6.67e-7, 7.41]
+    assert table2["gat"]["fgai"]["coauthor-cs"] == [0.8985, 0.8905]
+    assert fidelity["gat"]["vanilla"]["amazon-photo"] == [-1.2821, -0.3848, 0.4061, 1.0594]  # underlined: positive
+
+
+def test_cells_are_chosen_by_their_fields():
+    plan = Plan.read("table2")
+    assert len(plan.cells()) == 3 * 4 * (5 + 5 + 3 + 1)
+    assert len(plan.cells(seeds=1)) == 48
+    assert {cell.seed for cell in plan.cells({"dataset": "amazon-photo", "seed": "0+2"})} == {0, 2}
+    with pytest.raises(SettingError, match="no 'data'"):
+        plan.cells({"data": "cora"})
+
+
+def test_plans_that_are_none_are_refused(tmp_path):
+    with pytest.raises(UnknownNameError, match="table2"):
+        Plan.read("tabel2")
+    (tmp_path / "a.toml").write_text("title = 1 = 2")
+    (tmp_path / "b.toml").write_text("title = 'x'")
+    for name in ("a.toml", "b.toml"):
+        with pytest.raises(DataError, match="not a plan"):
+            Plan.read(str(tmp_path / name))
+
+
+def test_ray_is_asked_for_in_words(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"fgai\[ray\]"):
+        list(ENGINES["ray"](print, [], 1))
