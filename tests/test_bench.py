@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from fgai.bench.engines import ENGINES
 from fgai.bench.plan import Cell, Column, Plan, plans
@@ -14,6 +16,7 @@ from fgai.bench.rows import Row
 from fgai.bench.run import Settings, finish, run
 from fgai.bench.store import Store
 from fgai.bench.tables import FORMATS, table_of
+from fgai.cli import app
 from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
 
 PLAN = Plan(
@@ -187,3 +190,92 @@ def test_ray_is_asked_for_in_words(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"fgai\[ray\]"):
         list(ENGINES["ray"](print, [], 1))
+
+
+def test_a_method_in_one_file_appears_in_the_table(tmp_path):
+    """In a process of its own: what it registers stays there."""
+    examples = Path(__file__).parent.parent / "examples"
+    (tmp_path / "mine.toml").write_text(
+        'title = "Mine"\nbackbones = ["gat"]\nmethods = ["vanilla", "frozen-features"]\nseeds = { synthetic = 1 }\n'
+        'columns = [{ heading = "F1", metric = "f1", attack = "none" }]\n'
+    )
+    mine, cells = str(tmp_path / "mine.toml"), str(tmp_path / "cells")
+    script = (
+        "from fgai.bench.plan import Plan\nfrom fgai.bench.run import Settings, run\n"
+        "from fgai.bench.tables import FORMATS, table_of\n"
+        "if __name__ == '__main__':\n"
+        f"    plan = Plan.read({mine!r})\n"
+        "    quick = Settings(attacks=(), epochs=2)\n"
+        f"    run(plan, {cells!r}, engine='pool', workers=1, settings=quick, using=['frozen_features'])\n"
+        f"    print(FORMATS['markdown'](table_of(plan, {cells!r})))\n"
+    )
+    (tmp_path / "go.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "go.py"], cwd=examples, capture_output=True, text=True, check=True
+    )
+    line = next(line for line in done.stdout.splitlines() if "frozen-features" in line)
+    assert line.split("|")[4].strip() == "1" and "0." in line
+
+
+def test_the_commands_run_a_plan_and_show_it(tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'title = "Mine"\nbackbones = ["gat"]\nmethods = ["vanilla"]\nseeds = { synthetic = 2 }\n'
+        'columns = [{ heading = "F1", metric = "f1", attack = "none" }]\n'
+    )
+    Store(tmp_path / "cells").put(
+        Cell("synthetic", "gat", "vanilla", 0), [Row("synthetic", "gat", "vanilla", 0, {"f1": 0.75})]
+    )
+    plan, cells = str(tmp_path / "mine.toml"), str(tmp_path / "cells")
+    ran = CliRunner().invoke(app, ["bench", plan, "--out", cells, "--only", "seed=0"])
+    assert ran.exit_code == 0 and "0 cells" in ran.output
+    shown = CliRunner().invoke(app, ["table", plan, cells, "--as", "csv"])
+    assert shown.output.splitlines()[1] == "synthetic,gat,vanilla,1,0.750"
+    wrong = CliRunner().invoke(app, ["table", "tabel2"])
+    assert wrong.exit_code != 0 and "table2" in wrong.output
+
+
+RAY = """
+import sys
+from fgai.bench.plan import Column, Plan
+from fgai.bench.run import Settings, run
+plan = Plan("small", "", {"synthetic": 2}, ("gat",), ("vanilla", "ln", "fgai"), (Column("F1", "f1", "none"),))
+run(plan, sys.argv[1], engine="ray", workers=2, settings=Settings(attacks=("injection-20x20",), epochs=2))
+"""
+
+
+def alone(*command):
+    """A command in a network of its own, which has nothing but the loopback."""
+    return ["unshare", "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *map(str, command)]
+
+
+needs_ray = pytest.mark.skipif(
+    find_spec("ray") is None or subprocess.run(alone("true"), capture_output=True).returncode != 0,
+    reason="needs Ray (pip install 'fgai[ray]') and a network namespace (unshare -rn)",
+)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_gives_the_same_rows_bit_for_bit(done, tmp_path):
+    subprocess.run(alone(sys.executable, "-c", RAY, tmp_path), check=True, capture_output=True)
+    assert metrics(tmp_path) == metrics(done)
+
+
+DYING = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_bench import Suicidal
+from fgai.bench.engines import ENGINES
+from fgai.bench.plan import Cell
+cells = [Cell("synthetic", "gat", "vanilla", seed) for seed in range(3)]
+assert sorted(ENGINES["ray"](Suicidal(sys.argv[1]), cells, 2)) == cells
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_survives_a_worker_that_is_killed(tmp_path):
+    here = Path(__file__).parent
+    command = alone("env", f"PYTHONPATH={here}", sys.executable, "-c", DYING, tmp_path, here)
+    subprocess.run(command, check=True, capture_output=True, cwd=here)
+    assert len(list(tmp_path.glob("*.done"))) == 3

@@ -60,14 +60,18 @@ def pool(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
 
 @ENGINES.register("ray")
 def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
-    """On a Ray cluster, one CPU a cell; a cell whose worker died runs again."""
+    """On a Ray cluster, one CPU a cell; a cell whose worker died runs again.
+
+    A cluster that is not there yet is started on this machine alone. Mind that Ray opens ports.
+    """
     try:
         import ray as cluster  # pyright: ignore[reportMissingImports], an extra
     except ImportError as error:
         raise MissingExtraError("the ray engine needs Ray; install it with: pip install 'fgai[ray]'") from error
     mine = not cluster.is_initialized()
     if mine:
-        cluster.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        here: dict[str, Any] = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "log_to_driver": False}
+        cluster.init(num_cpus=workers, **here)
     try:
         task: Any = cluster.remote(num_cpus=1, max_retries=RETRIES)(_alone)
         waiting = {task.remote(work, cell): cell for cell in cells}
