@@ -96,8 +96,10 @@ Means = dict[tuple[str, str, str, str], dict[str, float]]
 def method_means() -> Means:
     """The figures of every dataset, backbone, method and attack, mean over seeds."""
     found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-    for row in read_rows(ROOT / "results/methods.json"):
-        found[row.dataset, row.backbone, row.method, row.attack].append(row)
+    for path in sorted((ROOT / "results/cells").glob("*.json")):
+        for row in read_rows(path):
+            if row.preset == "default" and not row.error:
+                found[row.dataset, row.backbone, row.method, row.attack].append(row)
     return {
         key: {name: mean(float(row.metrics[name] or 0) for row in rows) for name in rows[0].metrics}
         for key, rows in found.items()
