@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fgai.graph import degree, edge_keys, locate, match, max_by, sum_by
+from fgai.graph import degree, edge_keys, locate, match, max_by, rising, sum_by
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,9 @@ class Followed:
         edges = attention.edge_index
         known = next((entry for entry in self._known if entry[0] is edges), None)
         if known is None:
-            keys = edge_keys(edges, attention.num_targets + 1)
-            known = (edges, locate(self.edge_index, edges), len(keys) > 0 and len(keys.unique()) == len(keys))
+            keys, _ = rising(edge_keys(edges, attention.num_targets + 1))
+            alone = len(keys) > 0 and not bool((keys[1:] == keys[:-1]).any())
+            known = (edges, locate(self.edge_index, edges), alone)
             self._known = [*self._known[-3:], known]
         return known
 

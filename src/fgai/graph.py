@@ -35,10 +35,22 @@ def locate(edge_index: Tensor, among: Tensor) -> Tensor:
     if among.size(1) == 0 or edge_index.size(1) == 0:
         return edge_index.new_full((edge_index.size(1),), -1)
     base = int(max(edge_index.max(), among.max())) + 1
-    known, order = edge_keys(among, base).sort(stable=True)
+    known, order = rising(edge_keys(among, base))
     asked = edge_keys(edge_index, base)
     at = torch.searchsorted(known, asked).clamp_(max=known.numel() - 1)
     return torch.where(known[at] == asked, order[at], -1)
+
+
+def rising(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys in order, and where each was; those that lie in order already are not sorted again.
+
+    >>> rising(torch.tensor([3, 1]))
+    (tensor([1, 3]), tensor([1, 0]))
+    """
+    if bool((keys[1:] >= keys[:-1]).all()):
+        return keys, torch.arange(len(keys), device=keys.device)
+    values, order = keys.sort(stable=True)
+    return values, order
 
 
 def match(edge_index: Tensor, among: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from fgai.graph import degree, edge_keys, sum_by
+from fgai.graph import degree, edge_keys, rising, sum_by
 
 Place = tuple[Tensor, Tensor]  # where the rows of a sparse matrix start, and the columns of its entries
 
@@ -61,11 +61,7 @@ class EdgeOrder:
         tensor([1, 0], dtype=torch.int32)
         """
         _hush()
-        keys = edge_keys(edge_index, num_sources)
-        if bool((keys[1:] >= keys[:-1]).all()):
-            sort = torch.arange(len(keys))
-        else:
-            keys, sort = keys.sort()
+        keys, sort = rising(edge_keys(edge_index, num_sources))
         fresh = torch.ones_like(keys, dtype=torch.bool)
         fresh[1:] = keys[1:] != keys[:-1]
         place = torch.empty_like(sort)
