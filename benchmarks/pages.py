@@ -176,6 +176,8 @@ def ablation() -> str:
         numbers = [f"{float(part['f1'] or 0):.3f}" for part in (clean, hit)]
         numbers += [f"{float(look['g_jsd'] or 0):.1e}", f"{float(look['overlap'] or 0):.3f}"]
         body.append([backbone, terms, *numbers, f"{float(clean['nonuniformity'] or 0):.3f}"])
+    if not body:
+        return "Not run yet.\n"
     return table(["backbone", "terms", "clean F1", "20x40 F1", "g-JSD", "V_5", "distance from uniform"], body)
 
 
