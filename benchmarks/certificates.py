@@ -20,9 +20,9 @@ from fgai import backbones, datasets, saved
 from fgai.acceleration import accelerated
 from fgai.adversary import GAINS, AttentionBall
 from fgai.adversary.gains import soft_topk
-from fgai.attention import Attention
 from fgai.bench.rows import Row, peak_mb, read_rows, write_rows
-from fgai.certificate import certified_radius, composed, guaranteed_overlap, reach
+from fgai.bench.run import RADII, K, certified
+from fgai.certificate import composed, guaranteed_overlap, reach
 from fgai.divergence import tvd
 from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
@@ -30,8 +30,7 @@ from fgai.plots import certified_curves
 from fgai.progress import progress
 from fgai.reading import Reader, Reading, evaluating
 
-OUT, FIGURE, K, STEPS, RADIUS = Path("results/certificates.json"), Path("docs/certified.png"), 10, 200, 0.05
-RADII = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1)
+OUT, FIGURE, STEPS, RADIUS = Path("results/certificates.json"), Path("docs/certified.png"), 200, 0.05
 FIRST = (0.0001, 0.001, 0.01, 0.05)
 CURVES = list(product(("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics"), ("gat", "gatv2", "gt")))
 ATTACKED = [(name, "gat") for name in datasets.DATASETS if name not in ("synthetic", "ogbn-arxiv")]
@@ -47,7 +46,8 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
     with evaluating(model), accelerated(model):
         with torch.no_grad():
             clean = read(data).detach()
-        metrics = shares(clean.explanation)
+        metrics = certified(look := clean.explanation)
+        metrics["contested"] = float((look.degree > K).double().mean())
         if attacked:
             metrics |= under_attack(read, data, clean)
     if not attacked:
@@ -60,13 +60,6 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
 def trained(dataset: str, backbone: str, data: Data, models: Path | None) -> nn.Module:
     shelf = Path(models or "nowhere") / f"{dataset}-{backbone}-vanilla-0"
     return saved.load(shelf).model if shelf.exists() else Vanilla().fit(backbones.build(backbone, data), data).model
-
-
-def shares(look: Attention) -> dict[str, float | None]:
-    """Of the nodes with more than K neighbours: the others cannot lose a member."""
-    radius = certified_radius(look, K)[look.degree > K]
-    found: dict[str, float | None] = {f"share_{r:g}": float((radius > r).double().mean()) for r in RADII}
-    return found | {"median_radius": float(radius.median()), "contested": float((look.degree > K).double().mean())}
 
 
 def sure(read: Reader, data: Data) -> dict[str, float | None]:

@@ -9,8 +9,9 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from fgai.bench.rows import Row, read_rows
+from fgai.bench.rows import Row
 from fgai.bench.run import RADII
+from fgai.bench.store import Store
 from fgai.plots import certified_curves
 
 CELLS, FIGURE, BACKBONE = Path("results/cells"), Path("docs/certified-methods.png"), "gat"
@@ -18,10 +19,9 @@ CELLS, FIGURE, BACKBONE = Path("results/cells"), Path("docs/certified-methods.pn
 
 def main() -> None:
     found: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted(CELLS.glob("*.json")):
-        for row in read_rows(path):
-            if row.attack == "none" and row.backbone == BACKBONE and row.preset == "default" and not row.error:
-                found[row.dataset][row.method].append(row)
+    for row in Store(CELLS).every():
+        if row.attack == "none" and row.backbone == BACKBONE:
+            found[row.dataset][row.method].append(row)
     panels = {
         dataset: {
             method: [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in RADII]

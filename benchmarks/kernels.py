@@ -7,7 +7,6 @@ python benchmarks/kernels.py --growth              # 10^5 to 10^7 edges, time pe
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 from fgai import accelerated, backbones, datasets
 from fgai.backbones import base, gat, gt
 from fgai.bench.costs import Cost, write_costs
+from fgai.bench.rows import peak_mb
 from fgai.graph import need
 from fgai.progress import progress
 
@@ -73,7 +73,7 @@ def way(dataset: str, backbone: str, how: str) -> tuple[float, float]:
     block = {"plain": nullcontext(), "block": accelerated(model), "compact": accelerated(model, as_pyg=False)}[how]
     with block:
         seconds = best(step(model, given, names), 3 if dataset == "coauthor-physics" and how != "compact" else ROUNDS)
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return seconds, peak_mb()
 
 
 def steps() -> list[Cost]:

@@ -12,28 +12,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 from fgai.bench.costs import read_costs
 from fgai.bench.plan import Plan
 from fgai.bench.rows import Row, read_rows
+from fgai.bench.store import Store
+from fgai.bench.tables import grid, spread
 
 ROOT = Path(__file__).parent.parent
 ATTACKS = ("none", "injection-20x20", "injection-20x40", "strongest", "explanation")
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def spread(values: list[float], digits: int = 3) -> str:
-    """Mean and deviation, or the one value there is, or a dash."""
-    if not values:
-        return "-"
-    middle = f"{mean(values):.{digits}f}"
-    return middle if len(values) == 1 else f"{middle} ± {stdev(values):.{digits}f}"
 
 
 def vanilla() -> str:
@@ -44,7 +33,7 @@ def vanilla() -> str:
     told = Plan.read("table2").paper or {}
     paper = {(name, column): told[name]["vanilla"][column][0] for name in told for column in told[name]["vanilla"]}
     columns = ["amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics"]
-    return table(
+    return grid(
         ["", *columns],
         [
             [name, *(f"{spread(found[name, column])} ({paper[name, column]:.3f})" for column in columns)]
@@ -62,7 +51,7 @@ def audit() -> str:
         for column in columns:
             found[row.attack][column].append(float(row.metrics[column] or 0))
     attacks = ["none", "injection-20x20", "injection-20x40", "strongest", "explanation"]
-    return table(["attack", *columns], [[name, *(spread(found[name][c]) for c in columns)] for name in attacks])
+    return grid(["attack", *columns], [[name, *(spread(found[name][c]) for c in columns)] for name in attacks])
 
 
 def certificates() -> str:
@@ -70,14 +59,14 @@ def certificates() -> str:
     rows = [row for row in read_rows(ROOT / "results/certificates.json") if row.attack == "none"]
     columns = ["contested", "median_radius", "share_0.001", "share_0.01", "share_0.05", "share_0.1"]
     body = [[r.dataset, r.backbone, *(f"{float(r.metrics[c] or 0):.2g}" for c in columns)] for r in rows]
-    return table(["dataset", "backbone", *columns], body)
+    return grid(["dataset", "backbone", *columns], body)
 
 
 def violations() -> str:
     """What 200 steps inside the ball reached, and what was promised."""
     rows = [row for row in read_rows(ROOT / "results/certificates.json") if row.attack == "attention-ball"]
     columns = ["promised_overlap", "attack_overlap", "bound_tvd", "attack_tvd", "violations"]
-    return table(
+    return grid(
         ["dataset", *columns], [[r.dataset, *(f"{float(r.metrics[c] or 0):.3g}" for c in columns)] for r in rows]
     )
 
@@ -87,7 +76,7 @@ def composition() -> str:
     rows = [row for row in read_rows(ROOT / "results/certificates.json") if "class_sure_0.001" in row.metrics]
     columns = [f"class_sure_{radius}" for radius in ("0.0001", "0.001", "0.01", "0.05")]
     body = [[r.dataset, r.backbone, *(f"{float(r.metrics[c] or 0):.3f}" for c in columns)] for r in rows]
-    return table(["dataset", "backbone", *columns], body)
+    return grid(["dataset", "backbone", *columns], body)
 
 
 Means = dict[tuple[str, str, str, str], dict[str, float]]
@@ -96,10 +85,8 @@ Means = dict[tuple[str, str, str, str], dict[str, float]]
 def method_means() -> Means:
     """The figures of every dataset, backbone, method and attack, mean over seeds."""
     found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-    for path in sorted((ROOT / "results/cells").glob("*.json")):
-        for row in read_rows(path):
-            if row.preset == "default" and not row.error:
-                found[row.dataset, row.backbone, row.method, row.attack].append(row)
+    for row in Store(ROOT / "results/cells").every():
+        found[row.dataset, row.backbone, row.method, row.attack].append(row)
     return {
         key: {name: mean(float(row.metrics[name] or 0) for row in rows) for name in rows[0].metrics}
         for key, rows in found.items()
@@ -115,7 +102,7 @@ def methods() -> str:
         look = at["explanation"]
         body.append([dataset, backbone, method, *f1, f"{look['g_jsd']:.1e}", f"{look['overlap']:.3f}"])
     head = ["dataset", "backbone", "method", "clean", "20x20", "20x40", "strongest", "explanation", "g-JSD", "V_5"]
-    return table(head, body)
+    return grid(head, body)
 
 
 def goals() -> str:
@@ -162,7 +149,7 @@ def goals() -> str:
         "F+ slope at 20x40 / vanilla's clean (.9 to 1.1)",
         "F- slope likewise",
     ]
-    return table(head, body)
+    return grid(head, body)
 
 
 def ablation() -> str:
@@ -178,13 +165,13 @@ def ablation() -> str:
         body.append([backbone, terms, *numbers, f"{float(clean['nonuniformity'] or 0):.3f}"])
     if not body:
         return "Not run yet.\n"
-    return table(["backbone", "terms", "clean F1", "20x40 F1", "g-JSD", "V_5", "distance from uniform"], body)
+    return grid(["backbone", "terms", "clean F1", "20x40 F1", "g-JSD", "V_5", "distance from uniform"], body)
 
 
 def costs(file: str, of: str = "") -> str:
     """The figures of one file, or of one command."""
     rows = [cost for cost in read_costs(ROOT / "results" / file) if cost.command.startswith(of)]
-    return table(
+    return grid(
         ["what", "dataset", "model", "value", "command"],
         [[cost.what, cost.dataset, cost.backbone, f"{cost.value:g}", f"`{cost.command}`"] for cost in rows],
     )

@@ -190,7 +190,7 @@ def test_an_opponent_goes_on_from_where_it_was(vanilla):
     values = [float(gain(opponent.meet(read, gain)).detach()) for _ in range(8)]
     assert values[-1] > 1.5 * values[0]
     alone = replace(SMALL, step=0.05, steps=8)
-    x = alone.climb(read, alone.place(data), alone.start(data), gain)
+    x = alone.climb(read, alone.place(data), alone.start(alone.place(data)), gain)
     assert values[-1] == pytest.approx(float(gain(alone.place(data).read(read, x)).detach()), rel=1e-6)
 
 

@@ -75,7 +75,7 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True) -> Iterator[None]:
     True
     """
     memory = _Memory()
-    drop = dropout if as_pyg else _thinned
+    drop = dropout if as_pyg else thinned
     loops = {change: _remembered(change, memory) for change in (remove_self_loops, add_self_loops)}
     if not as_pyg:
         loops[add_self_loops] = _remembered(_sorted_with_loops, memory)
@@ -89,10 +89,6 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True) -> Iterator[None]:
 Drop = Callable[[Tensor, float, bool], Tensor]
 
 
-def _thinned(x: Tensor, p: float, training: bool) -> Tensor:
-    return thinned(x, p) if training and p > 0 else x
-
-
 def _sorted_with_loops(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
     """`add_self_loops`, then sorted by target and source: most gathers along the edges are then in order."""
     more, attributes = add_self_loops(edge_index, edge_attr, **settings)
@@ -103,7 +99,7 @@ def _sorted_with_loops(edge_index: Tensor, edge_attr: Tensor | None = None, **se
 
 def _faster(cls: Any, memory: _Memory, drop: Drop, loops: Mapping[Any, Any]) -> type | None:
     """A subclass of `cls` that computes by sparse products, if what it replaces is PyG's own."""
-    for base, parts_of in ((GATConv, _gat), (GATv2Conv, _gatv2), (TransformerConv, _transformer)):
+    for base, parts_of in KINDS:
         if issubclass(cls, base) and _is_pygs_own(cls, base):
             methods = {**parts_of(cls, memory, drop), "normalise": _normalise}
             if cls.forward is base.forward:
@@ -141,21 +137,18 @@ def _remembered(change: Callable[..., Any], memory: _Memory) -> Callable[..., An
     return remembered
 
 
-def _gat(cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
-    """GATConv: leaky(s_j + t_i), softmax, dropout; then sum_j alpha_ij x_j."""
-
-    def scores(layer: Any, order: EdgeOrder, alpha: tuple[Tensor, Tensor]) -> Tensor:
-        return summed_scores(*alpha, layer.negative_slope, order)
-
-    return {"propagate": _propagate(cls, _weighted, memory), "edge_updater": _edge_updater(cls, scores, memory, drop)}
+def _gat_scores(layer: Any, order: EdgeOrder, alpha: tuple[Tensor, Tensor]) -> Tensor:
+    """GATConv: leaky(s_j + t_i)."""
+    return summed_scores(*alpha, layer.negative_slope, order)
 
 
-def _gatv2(cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
-    """GATv2Conv: <a, leaky(s_j + t_i)>, softmax, dropout; then sum_j alpha_ij x_j."""
+def _gatv2_scores(layer: Any, order: EdgeOrder, x: tuple[Tensor, Tensor]) -> Tensor:
+    """GATv2Conv: <a, leaky(s_j + t_i)>."""
+    return weighed_scores(*x, layer.att[0], layer.negative_slope, order)
 
-    def scores(layer: Any, order: EdgeOrder, x: tuple[Tensor, Tensor]) -> Tensor:
-        return weighed_scores(*x, layer.att[0], layer.negative_slope, order)
 
+def _additive(scores: Callable[..., Tensor], cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
+    """These scores, softmax, dropout; then sum_j alpha_ij x_j."""
     return {"propagate": _propagate(cls, _weighted, memory), "edge_updater": _edge_updater(cls, scores, memory, drop)}
 
 
@@ -233,11 +226,8 @@ def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
 
 def _sizes(inputs: dict[str, Any]) -> tuple[int, int] | None:
     """How many sources and targets there are, where both are known."""
-    source, target = next(
-        (inputs[name] for name in ("x", "alpha") if isinstance(inputs.get(name), tuple)), (None, None)
-    )
-    if "query" in inputs:
-        source, target = inputs["key"], inputs["query"]
+    pairs = (inputs[name] for name in ("x", "alpha") if isinstance(inputs.get(name), tuple))
+    source, target = (inputs["key"], inputs["query"]) if "query" in inputs else next(pairs, (None, None))
     return None if source is None or target is None else (source.size(0), target.size(0))
 
 
@@ -256,6 +246,11 @@ def _pays(layer: Any, edge_index: Any, inputs: dict[str, Any]) -> bool:
     )
 
 
+KINDS: tuple[tuple[Any, Callable[..., dict[str, Any]]], ...] = (
+    (GATConv, partial(_additive, _gat_scores)),
+    (GATv2Conv, partial(_additive, _gatv2_scores)),
+    (TransformerConv, _transformer),
+)
 LISTENERS = tuple(
     f"_{place}_forward_{when}"
     for place, when in (

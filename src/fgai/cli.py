@@ -21,7 +21,6 @@ from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
 from fgai.audit import audit as run_audit
 from fgai.backbones import BACKBONES, build
 from fgai.bench.plan import Plan, plans
-from fgai.bench.run import import_here
 from fgai.bench.run import run as run_plan
 from fgai.bench.tables import FORMATS, table_of
 from fgai.certificate import certify as run_certify
@@ -31,6 +30,7 @@ from fgai.graph import need
 from fgai.methods import FGAI, METHODS, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
 from fgai.reading import by_name
+from fgai.registry import import_here
 
 app = typer.Typer(
     no_args_is_help=True,

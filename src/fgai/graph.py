@@ -169,10 +169,18 @@ def restacked(both: Tensor, x: Tensor) -> Tensor:
     old = found[0]
     if not old.is_sparse:
         return stacked(old, x)
-    values = torch.cat([old.values(), x.flatten()])
-    now = torch.sparse_coo_tensor(both.indices(), values, both.shape, is_coalesced=True, check_invariants=False)
+    now = with_values(both, torch.cat([old.values(), x.flatten()]))
     now._fgai_parts = (old, x)  # pyright: ignore[reportAttributeAccessIssue]
     return now
+
+
+def with_values(x: Tensor, values: Tensor) -> Tensor:
+    """The sparse matrix that has other values at the stored places of a coalesced `x`.
+
+    >>> with_values(torch.eye(2).to_sparse().coalesce(), torch.tensor([5.0, 6.0])).to_dense()[1]
+    tensor([0., 6.])
+    """
+    return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
 
 
 def parts(x: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from fgai.errors import UnknownNameError
+from fgai.errors import DataError, UnknownNameError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -65,3 +68,14 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def import_here(module: str) -> Any:
+    """Import a module, installed or in the current folder: what it registers is then there."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(f"{module}: {error}; name a module in this folder or installed") from error
+    finally:
+        sys.path.pop(0)

@@ -92,19 +92,19 @@ class NodeInjection:
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> Attacked:
         """The worst reading found."""
         place, best = self.place(graph), Best(read, graph, gain)
-        x = self.climb(read, place, self.start(graph), gain, lambda x, value: best.offer(place.change(x), value))
-        best.try_on(place.change(x))
+        x = self.climb(read, place, self.start(place), gain, lambda x, value: best.offer(place.change(x), value))
+        with torch.no_grad():
+            best.offer(place.change(x), gain(place.read(read, x)))
         return best.reading()
 
     def place(self, graph: Data) -> Place:
         """The graph with the injected nodes linked to it, their features still open."""
-        links = self._links(graph)
-        blank = torch.zeros(self.nodes, need(graph, "x").size(1), dtype=self._box(graph).low.dtype)
-        return Place(links, add_nodes(graph, blank, links), self._box(graph))
+        links, box = self._links(graph), self._box(graph)
+        return Place(links, add_nodes(graph, box.low.new_zeros(self.nodes, box.low.numel()), links), box)
 
-    def start(self, graph: Data) -> Tensor:
+    def start(self, place: Place) -> Tensor:
         """Random features near the middle of the box; [nodes, F]."""
-        box, generator = self._box(graph), torch.Generator().manual_seed(self.seed)
+        box, generator = place.box, torch.Generator().manual_seed(self.seed)
         noise = torch.randn(self.nodes, box.low.numel(), generator=generator, dtype=box.low.dtype)
         return box.clamp((box.low + box.high) / 2 + 0.1 * box.half * noise)
 

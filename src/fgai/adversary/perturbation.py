@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from fgai.errors import DataError
 from fgai.files import whole
-from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, need
+from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, need, with_values
 from fgai.reading import Reader, Reading
 
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
@@ -105,9 +105,7 @@ def _moved(data: Data, change: Tensor) -> Data:
     moved, x = copy.copy(data), need(data, "x")
     if x.is_sparse:
         x = x.coalesce()
-        moved.x = torch.sparse_coo_tensor(
-            x.indices(), x.values() + change, x.shape, is_coalesced=True, check_invariants=False
-        )
+        moved.x = with_values(x, x.values() + change)
     else:
         moved.x = x + change
     return moved

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.graph import need
+from fgai.graph import need, with_values
 from fgai.kernels import thinned
 from fgai.registry import Registry
 from fgai.seeding import seeded
@@ -32,6 +31,7 @@ BACKBONES: Registry[Any] = Registry("backbone")
 def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     """A new model for this graph's features and classes, initialised by `seed`.
 
+    >>> import torch
     >>> data = Data(x=torch.ones(3, 5), y=torch.tensor([0, 1, 2]))
     >>> build("gat", data).conv2.out_channels
     3
@@ -43,10 +43,7 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Dropout of features; of a sparse matrix on its stored entries, which is the same: zeros stay zeros."""
-    if not training or p == 0:
-        return x
-    if not x.is_sparse:
-        return thinned(x, p)
+    if not training or not x.is_sparse:
+        return thinned(x, p, training)
     x = x.coalesce()
-    values = thinned(x.values(), p)
-    return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
+    return with_values(x, thinned(x.values(), p))

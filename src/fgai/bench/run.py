@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -16,6 +14,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
+from fgai.attention import Attention
 from fgai.bench.attacks import ATTACKS
 from fgai.bench.cells import rows_of
 from fgai.bench.engines import ENGINES, default_workers
@@ -23,11 +22,11 @@ from fgai.bench.plan import Cell, Plan
 from fgai.bench.rows import Row
 from fgai.bench.store import Store
 from fgai.certificate import certified_radius
-from fgai.errors import DataError
 from fgai.graph import need
 from fgai.methods import METHODS
 from fgai.progress import progress
 from fgai.reading import read
+from fgai.registry import import_here
 from fgai.seeding import seeded
 
 K, RADII = 10, (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1)
@@ -95,7 +94,9 @@ def rows_of_cell(cell: Cell, store: Store, settings: Settings) -> Sequence[Row]:
         clean, *attacked = (
             replace(row, preset=cell.preset) for row in rows_of(model, data, sha=sha, attacks=attacks, **about)
         )
-    first = replace(clean, metrics={**clean.metrics, **certified(model, data)}, settings=method, seconds=seconds)
+    first = replace(
+        clean, metrics={**clean.metrics, **certified(read(model, data).explanation)}, settings=method, seconds=seconds
+    )
     return [first, *attacked]
 
 
@@ -118,20 +119,8 @@ def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[n
     return model, about
 
 
-def import_here(module: str) -> Any:
-    """Import a module that is installed or lies in the current folder."""
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(f"{module}: {error}; name a module in this folder or installed") from error
-    finally:
-        sys.path.pop(0)
-
-
-def certified(model: nn.Module, data: Data) -> dict[str, float | None]:
+def certified(look: Attention) -> dict[str, float | None]:
     """The certified radii of the nodes with more than K neighbours: the others cannot lose a member."""
-    look = read(model, data).explanation
     radius = certified_radius(look, K)[look.degree > K]
     if len(radius) == 0:
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fgai.bench.plan import Cell
@@ -22,6 +22,11 @@ class Store:
     def rows(self, cell: Cell) -> list[Row]:
         """The rows of a cell; none if it has not run."""
         return read_rows(self.path(cell))
+
+    def every(self, preset: str = "default") -> Iterator[Row]:
+        """The rows of all cells that did not fail, with this preset."""
+        for path in sorted(self.folder.glob("*.json")):
+            yield from (row for row in read_rows(path) if row.preset == preset and not row.error)
 
     def finished(self, cell: Cell) -> bool:
         """It has run, and did not fail."""

@@ -58,18 +58,35 @@ def _figure(rows: Sequence[Row], metric: str, attack: str) -> str:
     """
     values = [row.metrics.get(metric) for row in rows if row.attack == attack and not row.error]
     known = [value for value in values if value is not None]
-    if not known:
+    small = bool(known) and 0 < abs(mean(known)) < 0.01
+    return spread(known, ".1e" if small else ".3f")
+
+
+def spread(values: Sequence[float], digits: str = ".3f") -> str:
+    """Mean and deviation, or the one value there is, or a dash.
+
+    >>> spread([0.5, 0.7]), spread([0.5]), spread([])
+    ('0.600 ± 0.141', '0.500', '-')
+    """
+    if not values:
         return "-"
-    digits = ".3f" if abs(mean(known)) >= 0.01 or mean(known) == 0 else ".1e"
-    return f"{mean(known):{digits}}" + (f" ± {stdev(known):{digits}}" if len(known) > 1 else "")
+    return f"{mean(values):{digits}}" + (f" ± {stdev(values):{digits}}" if len(values) > 1 else "")
+
+
+def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """The lines of a table in Markdown."""
+    lines = [head, ["---"] * len(head), *body]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 @FORMATS.register("markdown")
 def markdown(table: Table) -> str:
     """For READMEs."""
-    lines = [table.head, ["---"] * len(table.head), *table.body]
-    rows = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"**{table.title}**\n\n{rows}" + "".join(f"\n- {note}" for note in table.notes) + "\n" * bool(table.notes)
+    return (
+        f"**{table.title}**\n\n{grid(table.head, table.body)}"
+        + "".join(f"\n- {note}" for note in table.notes)
+        + "\n" * bool(table.notes)
+    )
 
 
 @FORMATS.register("latex")

@@ -92,8 +92,7 @@ class FGAI:
         with evaluating(model), accelerated(model, as_pyg=False), torch.no_grad():
             vanilla = Reader(model, call)(data).detach()
         sites = self._sites(vanilla)
-        edges = {site: vanilla.attention[site].edge_index for site in sites}
-        task = _Task(self, vanilla, {site: sharpened(vanilla.attention[site], self.sharpness) for site in sites}, edges)
+        task = _Task(self, vanilla, {site: sharpened(vanilla.attention[site], self.sharpness) for site in sites})
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: self.seed + 500_009 * i for i, name in enumerate(ATTACKED)}
         against: Any = self.adversary
@@ -126,10 +125,10 @@ class FGAI:
 class _Task:
     """The terms of one run: what they compare with, and where the edges of one attention lie in another."""
 
-    def __init__(self, method: FGAI, vanilla: Reading, goal: Mapping[str, Attention], edges: Mapping[str, Any]) -> None:
+    def __init__(self, method: FGAI, vanilla: Reading, goal: Mapping[str, Attention]) -> None:
         self.method, self.vanilla, self.goal = method, vanilla, goal
         self.divergence = DIVERGENCES[method.divergence]
-        self.followed = {site: Followed(edge_index) for site, edge_index in edges.items()}
+        self.followed = {site: Followed(attention.edge_index) for site, attention in goal.items()}
         self.likeness = Likeness(method.likeness, method.k, self.followed)
         self.moved = Likeness(
             "jsd" if method.stability in ("kl", "margin") else method.stability, method.k, self.followed
@@ -177,37 +176,26 @@ class _Task:
         return self.vanilla if self.method.anchor == "vanilla" else clean
 
 
+_LITERAL: Mapping[str, Any] = {  # what the paper and its code have in common
+    "similarity": 1e5,
+    "prediction": 0.8,
+    "explanation": 1e5,
+    "likeness": "top-k of the graph",
+    "stability": "top-k of the graph",
+    "k": 0.5,
+    "sharpness": 1.0,
+    "margin": 0.0,
+    "turns": False,
+    "anchor": "own",
+    "weight_decay": 5e-4,
+}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "paper": {
-        "similarity": 1e5,
-        "prediction": 0.8,
-        "explanation": 1e5,
-        "divergence": "tvd",
-        "likeness": "top-k of the graph",
-        "stability": "top-k of the graph",
-        "k": 0.5,
-        "sharpness": 1.0,
-        "margin": 0.0,
-        "adversary": AttentionBall(radius=0.1, norm="l1", steps=10),
-        "turns": False,
-        "anchor": "own",
-        "weight_decay": 5e-4,
-    },
+    "paper": {**_LITERAL, "divergence": "tvd", "adversary": AttentionBall(radius=0.1, norm="l1", steps=10)},
     "released": {
-        "similarity": 1e5,
-        "prediction": 0.8,
-        "explanation": 1e5,
+        **_LITERAL,
         "divergence": "l1",
-        "likeness": "top-k of the graph",
-        "stability": "top-k of the graph",
-        "k": 0.5,
-        "sharpness": 1.0,
-        "margin": 0.0,
         "adversary": NodeInjection(nodes=20, edges=20, steps=10, step=0.05),
-        "turns": False,
         "fresh": 1,
-        "anchor": "own",
-        "weight_decay": 5e-4,
     },
 }

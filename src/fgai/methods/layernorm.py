@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.graph import parts, stacked, sum_by
+from fgai.graph import parts, stacked, sum_by, with_values
 from fgai.methods.base import METHODS
 from fgai.methods.training import Fit
 from fgai.methods.vanilla import Vanilla
@@ -46,8 +46,7 @@ class Normalised(nn.Module):
         if x.is_sparse:
             x = x.coalesce()
             row = x.indices()[0]
-            values = x.values() * _inverse(sum_by(x.values(), row, x.size(0)))[row]
-            return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
+            return with_values(x, x.values() * _inverse(sum_by(x.values(), row, x.size(0)))[row])
         return x * _inverse(x.sum(1))[:, None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Normalised:

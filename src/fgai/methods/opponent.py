@@ -35,7 +35,8 @@ class Opponent:
     def __init__(self, adversary: Adversary, data: Data, fresh: int) -> None:
         self._adversary: Any = adversary
         self._data, self._fresh = data, fresh
-        self._rounds, self._place, self._x = 0, None, torch.empty(0)
+        self._place: Place | None = None
+        self._rounds, self._x = 0, torch.empty(0)
 
     def meet(self, read: Reader, gain: Gain) -> Attacked:
         """The reading under attack, with gradients to the model's parameters."""
@@ -44,10 +45,9 @@ class Opponent:
         self._rounds += 1
         if not isinstance(adversary, NodeInjection):
             return adversary(read, self._data, gain)
-        if anew:
-            self._place, self._x = adversary.place(self._data), adversary.start(self._data)
-        place: Place = self._place or adversary.place(self._data)
-        self._place, self._x = place, adversary.climb(read, place, self._x, gain)
+        place = adversary.place(self._data) if anew or self._place is None else self._place
+        x = adversary.start(place) if anew else self._x
+        self._place, self._x = place, adversary.climb(read, place, x, gain)
         return place.read(read, self._x)
 
     def state(self) -> dict[str, Tensor]:

@@ -81,7 +81,7 @@ class _Run:
             "model": self.model.state_dict(),
             "kept": {name: value.clone() for name, value in self.kept.items()},  # it may be the model's own
             "optimizer": disk.optimizer_tensors(self.optimizer),
-            "random": disk.random_state(),
+            "random": {"torch": torch.get_rng_state()},
             **{f"opponent{i}": opponent.state() for i, opponent in enumerate(self.opponents)},
         }
         history = [asdict(epoch) for epoch in self.history]
