@@ -9,7 +9,8 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 
 import fgai.acceleration
 from fgai import Reader, accelerated, backbones, datasets
-from fgai.graph import stacked
+from fgai.graph import add_nodes, stacked
+from fgai.reading import still
 from fgai.seeding import seeded
 
 
@@ -274,3 +275,44 @@ def test_another_order_of_the_edges_says_the_same(name):
         torch.testing.assert_close(
             fast.attention[site].coalesce().weight, attention.coalesce().weight, rtol=0, atol=1e-12
         )
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2", "gt"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_while_an_injection_climbs_only_what_it_reaches_is_made_again(name, kind, monkeypatch):
+    data = backbones.GT.prepare(datasets.synthetic(nodes=100, edges=600))
+    model = backbones.build(name, data).double().eval()
+    data.x, data.pe = data.x.double(), data.pe.double()
+    if kind == "sparse":
+        data.x = data.x.to_sparse().coalesce()
+    links = torch.tensor([[100, 101, 101, 3, 7], [3, 7, 8, 100, 101]])
+    read, edges, plain = Reader(model), [], fgai.acceleration.aggregate
+    spy = lambda weight, value, order: edges.append(len(weight)) or plain(weight, value, order)  # noqa: E731
+    monkeypatch.setattr(fgai.acceleration, "aggregate", spy)
+
+    def look(x, **nudged):
+        x = x.clone().requires_grad_()
+        reading = read(add_nodes(data, x, links), **nudged)
+        terms = [reading.logits.square().sum(), *(a.weight.square().sum() for a in reading.attention.values())]
+        return reading, torch.autograd.grad(torch.stack(terms).sum(), x)[0]
+
+    with still(model):
+        for scale in (1.0, 1.0, 2.0):  # the second time nothing has moved, and then the weights have
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(scale)
+            points = [torch.randn(2, data.num_features, dtype=torch.double) for _ in range(3)]
+            expected = [look(x) for x in points]
+            first = next(iter(expected[0][0].attention))
+            nudge = {first: torch.rand_like(expected[0][0].attention[first].weight)}
+            nudged = [look(points[0], plus_score=nudge), look(points[0], plus_weight=nudge)]
+            with accelerated(model):
+                found = [look(x) for x in points]
+                found += [look(points[0], plus_score=nudge), look(points[0], plus_weight=nudge), look(points[0])]
+            for (ours, slope), (theirs, theirs_slope) in zip(found, [*expected, *nudged, expected[0]], strict=True):
+                torch.testing.assert_close(slope, theirs_slope, rtol=0, atol=1e-9)
+                torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-10)
+                for site, attention in theirs.attention.items():
+                    torch.testing.assert_close(ours.attention[site].weight, attention.weight, rtol=0, atol=1e-12)
+    every, reached = max(edges), min(edges)
+    assert reached < every / 10 if name != "gt" else reached == every  # GT's first layer attends over sums with `pe`

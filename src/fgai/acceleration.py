@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 from fgai.graph import edge_keys, parts
 from fgai.kernels import (
     EdgeOrder,
+    Narrow,
     aggregate,
     dot_scores,
     product,
@@ -37,10 +38,12 @@ class _Memory:
     def __init__(self, size: int = 32) -> None:
         self._size = size
         self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self.multiplied: dict[nn.Module, Tensor | None] = {}  # by a linear layer, last: the rows that stay, if known
+        self._narrow: dict[nn.Module, tuple[tuple[Any, ...], Any, Narrow]] = {}
 
     def of(self, *tensors: Tensor, what: Any, make: Callable[[], Any]) -> Any:
         """What `make` gave when it was last asked of these very tensors, unchanged."""
-        key = (what, *((t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors))
+        key = (what, *_marks(tensors))
         _, found = self._kept.pop(key, None) or (tensors, make())
         self._kept[key] = (tensors, found)  # holding the tensors keeps their memory from being used again
         if len(self._kept) > self._size:
@@ -51,10 +54,29 @@ class _Memory:
         """The order of these edges."""
         return self.of(edge_index, what=sizes, make=lambda: EdgeOrder.of(edge_index, *sizes))
 
+    def narrow(self, layer: Any, full: EdgeOrder) -> EdgeOrder | Narrow:
+        """Only what later rows reach, if all that this layer attends over are rows that stay, and a few below them."""
+        linears = [part for name, part in layer.named_children() if name in LINEARS and part is not None]
+        stay = [self.multiplied.get(part) for part in linears]
+        held = [rows for rows in stay if rows is not None]
+        if not linears or len(held) < len(stay) or full.num_sources != full.num_targets:
+            return full
+        tensors = (*held, *(p for name, p in layer.named_parameters() if name.startswith("att")), full.source)
+        marks, since = tuple(_marks(tensors)), held[0].size(0)
+        if layer not in self._narrow or self._narrow[layer][0] != marks:
+            reached = self.of(full.source, full.target, what=since, make=lambda: Narrow.of(full, since))
+            self._narrow[layer] = (marks, tensors, reached.anew())  # holding the tensors, as above
+        return self._narrow[layer][2]
+
     def entries(self, x: Tensor) -> EdgeOrder:
         """The order of a sparse matrix's entries, shared by all with the same pattern: rows are what is summed to."""
         at, (rows, columns) = x.indices(), x.shape
         return self.of(at, what=(columns, rows), make=lambda: EdgeOrder.of(at.flip(0), columns, rows))
+
+
+def _marks(tensors: Iterable[Tensor]) -> Iterator[Any]:
+    """By which a tensor that has not changed is known."""
+    return ((t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
 
 
 @contextmanager
@@ -87,6 +109,8 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True) -> Iterator[None]:
 
 
 Drop = Callable[[Tensor, float, bool], Tensor]
+Order = EdgeOrder | Narrow
+Scores = Callable[[Any, EdgeOrder, Tensor, Tensor], Tensor]  # of a layer, from its sources and its targets
 
 
 def _sorted_with_loops(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
@@ -137,36 +161,57 @@ def _remembered(change: Callable[..., Any], memory: _Memory) -> Callable[..., An
     return remembered
 
 
-def _gat_scores(layer: Any, order: EdgeOrder, alpha: tuple[Tensor, Tensor]) -> Tensor:
+def _gat_scores(layer: Any, order: EdgeOrder, source: Tensor, target: Tensor) -> Tensor:
     """GATConv: leaky(s_j + t_i)."""
-    return summed_scores(*alpha, layer.negative_slope, order)
+    return summed_scores(source, target, layer.negative_slope, order)
 
 
-def _gatv2_scores(layer: Any, order: EdgeOrder, x: tuple[Tensor, Tensor]) -> Tensor:
+def _gatv2_scores(layer: Any, order: EdgeOrder, source: Tensor, target: Tensor) -> Tensor:
     """GATv2Conv: <a, leaky(s_j + t_i)>."""
-    return weighed_scores(*x, layer.att[0], layer.negative_slope, order)
+    return weighed_scores(source, target, layer.att[0], layer.negative_slope, order)
 
 
-def _additive(scores: Callable[..., Tensor], cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
+def _transformer_scores(layer: Any, order: EdgeOrder, source: Tensor, target: Tensor) -> Tensor:
+    """TransformerConv: <q_i, k_j> / sqrt(C)."""
+    return dot_scores(target, source, order) / math.sqrt(layer.out_channels)
+
+
+def _additive(scores: Scores, cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
     """These scores, softmax, dropout; then sum_j alpha_ij x_j."""
     return {"propagate": _propagate(cls, _weighted, memory), "edge_updater": _edge_updater(cls, scores, memory, drop)}
 
 
 def _transformer(cls: Any, memory: _Memory, drop: Drop) -> dict[str, Any]:
-    """TransformerConv: <q_i, k_j> / sqrt(C), softmax, dropout, sum_j alpha_ij v_j."""
+    """Scores of queries and keys, softmax, dropout, sum_j alpha_ij v_j."""
 
-    def attend(layer: Any, order: EdgeOrder, query: Tensor, key: Tensor, value: Tensor, edge_attr: None) -> Tensor:
-        layer._alpha = layer.normalise(dot_scores(query, key, order) / math.sqrt(layer.out_channels), order)
-        return aggregate(drop(layer._alpha, layer.dropout, layer.training), value, order)
+    def attend(layer: Any, order: Order, query: Tensor, key: Tensor, value: Tensor, edge_attr: None) -> Tensor:
+        layer._alpha = layer.normalise(_scored(_transformer_scores, layer, order, key, query), order)
+        return _summed(drop(layer._alpha, layer.dropout, layer.training), value, order)
 
     return {"propagate": _propagate(cls, attend, memory)}
 
 
-def _weighted(layer: Any, order: EdgeOrder, x: tuple[Tensor, Tensor], alpha: Tensor) -> Tensor:
-    return aggregate(alpha, x[0], order)
+def _weighted(layer: Any, order: Order, x: tuple[Tensor, Tensor], alpha: Tensor) -> Tensor:
+    return _summed(alpha, x[0], order)
 
 
-def _normalise(layer: Any, score: Tensor, order: EdgeOrder) -> Tensor:
+def _scored(scores: Scores, layer: Any, order: Order, source: Tensor, target: Tensor) -> Tensor:
+    if not isinstance(order, Narrow):
+        return scores(layer, order, source, target)
+    new = scores(layer, order.part, source, target.index_select(0, order.targets))
+    return order.whole("score", new, order.edges, lambda: scores(layer, order.full, source, target))
+
+
+def _summed(weight: Tensor, value: Tensor, order: Order) -> Tensor:
+    if not isinstance(order, Narrow):
+        return aggregate(weight, value, order)
+    if (inside := order.within(weight)) is None:  # a tap has put other weights in their place
+        return aggregate(weight, value, order.full)
+    new = aggregate(inside, value, order.part)
+    return order.whole("sum", new, order.targets, lambda: aggregate(weight, value, order.full))
+
+
+def _normalise(layer: Any, score: Tensor, order: Order) -> Tensor:
     """A method of its own, so that a tap finds the softmax."""
     return segmented_softmax(score, order)
 
@@ -178,19 +223,19 @@ def _propagate(cls: Any, attend: Callable[..., Tensor], memory: _Memory) -> Call
             return cls.propagate(self, edge_index, size=size, **inputs)
         for hook in self._propagate_forward_pre_hooks.values():  # a tap notes the edges
             hook(self, (edge_index, size, inputs))
-        return attend(self, memory.order(edge_index, sizes), **inputs)
+        return attend(self, memory.narrow(self, memory.order(edge_index, sizes)), **inputs)
 
     return propagate
 
 
-def _edge_updater(cls: Any, scores: Callable[..., Tensor], memory: _Memory, drop: Drop) -> Callable[..., Tensor]:
+def _edge_updater(cls: Any, scores: Scores, memory: _Memory, drop: Drop) -> Callable[..., Tensor]:
     def edge_updater(self: Any, edge_index: Any, size: Any = None, **inputs: Any) -> Tensor:
         sizes = _sizes(inputs)
         if sizes is None or not _pays(self, edge_index, inputs):
             return cls.edge_updater(self, edge_index, size=size, **inputs)
-        order = memory.order(edge_index, sizes)
-        del inputs["edge_attr"]
-        return drop(self.normalise(scores(self, order, **inputs), order), self.dropout, self.training)
+        order = memory.narrow(self, memory.order(edge_index, sizes))
+        ends = inputs["alpha"] if "alpha" in inputs else inputs["x"]
+        return drop(self.normalise(_scored(scores, self, order, *ends), order), self.dropout, self.training)
 
     return edge_updater
 
@@ -199,14 +244,15 @@ def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
     """The product x W^T + b: rows that stay are multiplied once while W stays, sparse ones by their entries."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
+        memory.multiplied[self] = None
         if x.device.type != "cpu" or x.dim() != 2 or not (x.is_sparse or parts(x)):
             return cls.forward(self, x)
-        out = times(x, self.weight, self.training)
+        out = times(x, self.weight, self.training, self)
         return out if self.bias is None else out + self.bias
 
-    def times(x: Tensor, weight: Tensor, training: bool) -> Tensor:
+    def times(x: Tensor, weight: Tensor, training: bool, layer: Any = None) -> Tensor:
         if (both := parts(x)) is not None:
-            return torch.cat([kept(both[0], weight, training), both[1] @ weight.t()])
+            return torch.cat([kept(both[0], weight, training, layer), both[1] @ weight.t()])
         if x.is_sparse:
             x = x.coalesce()
             order, values = memory.entries(x), x.values()
@@ -215,11 +261,13 @@ def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
             return product(x, weight, order, memory.of(values, what="turned", make=turn) if stays else None)
         return x @ weight.t()
 
-    def kept(x: Tensor, weight: Tensor, training: bool) -> Tensor:
+    def kept(x: Tensor, weight: Tensor, training: bool, layer: Any) -> Tensor:
         if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
             return times(x, weight, training)
         stored = [x.indices(), x.values()] if x.is_sparse else [x]
-        return memory.of(*stored, weight, what="product", make=lambda: times(x, weight, training))
+        rows = memory.of(*stored, weight, what="product", make=lambda: times(x, weight, training))
+        memory.multiplied[layer] = rows
+        return rows
 
     return forward
 
@@ -251,6 +299,7 @@ KINDS: tuple[tuple[Any, Callable[..., dict[str, Any]]], ...] = (
     (GATv2Conv, partial(_additive, _gatv2_scores)),
     (TransformerConv, _transformer),
 )
+LINEARS = ("lin", "lin_l", "lin_r", "lin_key", "lin_query", "lin_value")  # all that a layer attends over is theirs
 LISTENERS = tuple(
     f"_{place}_forward_{when}"
     for place, when in (

@@ -30,7 +30,7 @@ def rows_of(
 ) -> Iterator[Row]:
     """One row for the clean graph (`none`), then one per attack, seeded like the model."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
-    with evaluating(model), accelerated(model):
+    with evaluating(model), accelerated(model, as_pyg=False):
         clean = calm(Reader(model), data)
         yield Row(metrics=_plain(measure(clean)), peak_mb=peak_mb(), **about)
         for name, attack in attacks.items():

@@ -2,6 +2,7 @@
 
 from fgai.kernels.features import product
 from fgai.kernels.masks import thinned
+from fgai.kernels.narrow import Narrow
 from fgai.kernels.order import EdgeOrder
 from fgai.kernels.products import aggregate, dot_scores
 from fgai.kernels.scores import summed_scores, weighed_scores
@@ -9,6 +10,7 @@ from fgai.kernels.softmax import segmented_softmax
 
 __all__ = [
     "EdgeOrder",
+    "Narrow",
     "aggregate",
     "dot_scores",
     "product",

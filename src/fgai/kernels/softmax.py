@@ -8,18 +8,24 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fgai.kernels.narrow import Narrow
 from fgai.kernels.order import EdgeOrder
 
 TINY = 1e-16  # PyG's, so that ours equals it
 
 
-def segmented_softmax(src: Tensor, order: EdgeOrder) -> Tensor:
+def segmented_softmax(src: Tensor, order: EdgeOrder | Narrow) -> Tensor:
     """w_ij = exp(s_ij) / sum_k exp(s_ik) over the edges into i; its gradient is w (g - sum_k w_ik g_ik); [E, H].
 
     >>> segmented_softmax(torch.zeros(2, 1), EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)).flatten()
     tensor([0.5000, 0.5000])
     """
-    return _Softmax.apply(src, order)
+    if not isinstance(order, Narrow):
+        return _Softmax.apply(src, order)
+    if (inside := order.within(src)) is None:
+        return _Softmax.apply(src, order.full)
+    new = _Softmax.apply(inside, order.part)
+    return order.whole("weight", new, order.edges, lambda: _Softmax.apply(src, order.full))
 
 
 class _Softmax(torch.autograd.Function):
