@@ -5,20 +5,25 @@ from scipy.sparse.csgraph import connected_components
 from torch_geometric.data import Data
 from torch_geometric.utils import to_scipy_sparse_matrix
 
+import fgai
+from fgai import backbones, datasets
+from fgai.adversary import GAINS
 from fgai.backbones import BACKBONES, build, laplacian_encodings
 from fgai.backbones.base import dropout
+from fgai.datasets.split import split_links
 from fgai.errors import DataError, UnknownNameError
 from fgai.graph import add_nodes
 from fgai.reading import by_name, read
 from fgai.seeding import seeded
 from strategies import generators
+from worlds import asked
 
 each = pytest.mark.parametrize("name", BACKBONES)
 
 
 def sparse_and_dense(community, name):
     """The same graph twice; three of four features are zero."""
-    dense = BACKBONES[name].prepare(community.clone())
+    dense = BACKBONES[name].prepare(asked(community.clone(), name))
     dense.x = dense.x * (dense.x > 0.7)
     sparse = dense.clone()
     sparse.x = dense.x.to_sparse()
@@ -59,7 +64,7 @@ def test_gradients_to_added_nodes_are_those_of_dense_features(community, name, t
 @each
 def test_a_backbone_is_built_by_its_seed_and_leaves_the_generators_alone(community, name):
     before = generators()
-    one, same, other = (build(name, community, seed=seed).state_dict() for seed in (1, 1, 2))
+    one, same, other = (build(name, asked(community, name), seed=seed).state_dict() for seed in (1, 1, 2))
     assert generators() == before
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert any(not torch.equal(one[key], other[key]) for key in one)
@@ -67,10 +72,10 @@ def test_a_backbone_is_built_by_its_seed_and_leaves_the_generators_alone(communi
 
 @each
 def test_the_hidden_layer_has_eight_heads_and_the_explanation_one(community, name):
-    graph = BACKBONES[name].prepare(community)
+    graph = BACKBONES[name].prepare(asked(community, name))
     reading = read(build(name, graph), graph)
     assert [attention.heads for attention in reading.attention.values()] == [8, 1]
-    assert reading.logits.shape == (200, 4)
+    assert reading.logits.shape == ((graph.num_edges, 2) if name.endswith("links") else (200, 4))
 
 
 @each
@@ -192,3 +197,31 @@ def test_isolated_nodes_do_no_harm(nodes):
 def test_encodings_of_large_graphs_without_edges_or_in_great_number_can_be_had(chords, size):
     edges = ring(200, chords) if chords else torch.empty(2, 0, dtype=torch.long)
     assert laplacian_encodings(edges, 200, size=size).shape == (200, size)
+
+
+@pytest.mark.parametrize("name", ["gat-links", "gatv2-links"])
+def test_a_pair_is_a_link_by_the_product_of_its_two_embeddings(name):
+    data = split_links(datasets.synthetic(nodes=60, edges=200), seed=0)
+    model = backbones.build(name, data).eval()
+    base = super(backbones.GATLinks, model)
+    z, logits = base.forward(data.x, data.edge_index), fgai.read(model, data).logits
+    assert logits[:, 1].sub((z @ z.t())[tuple(data.edge_label_index)]).abs().max() < 1e-4
+    assert not logits[:, 0].any()
+
+
+def test_injected_nodes_leave_the_pairs_as_they_were():
+    data = split_links(datasets.synthetic(nodes=60, edges=200), seed=0)
+    model = backbones.build("gat-links", data).eval()
+    read = fgai.Reader(model)
+    attacked = fgai.NodeInjection(2, 3, steps=2)(read, data, GAINS["cross-entropy"](read(data).detach()))
+    assert attacked.logits.shape == (data.edge_label_index.size(1), 2)
+    for name in ("y", "test_mask", "edge_label_index"):
+        assert torch.equal(attacked.graph[name], data[name])
+    report = fgai.audit(model, data, fgai.NodeInjection(2, 3, steps=2), seeds=1)
+    assert 0 <= report.attacked["auc"].mean <= 1
+
+
+@pytest.mark.parametrize(("backbone", "data"), [("gat", "synthetic-links"), ("gat-links", "synthetic")])
+def test_nodes_and_pairs_are_not_mistaken_for_each_other(backbone, data):
+    with pytest.raises(DataError, match="both, or neither, end in -links"):
+        build(backbone, datasets.load(data))

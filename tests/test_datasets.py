@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from fgai.datasets import DATASETS, compact, fingerprint, load, load_links, synthetic
+from fgai.datasets import DATASETS, compact, fingerprint, load, synthetic
 from fgai.datasets.cache import cache
 from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
 from strategies import generators
@@ -56,9 +56,9 @@ def _offline(monkeypatch):
 @pytest.fixture(scope="session", name="cora_links")
 def _cora_links(shelf, data_root):
     before = generators()
-    split = load_links("cora", seed=0, root=data_root)
+    data = load("cora-links", seed=0, root=data_root)
     assert generators() == before
-    return split
+    return data
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,29 +95,27 @@ def test_a_seed_decides_the_split_in_every_process(facts, data_root):
 
 
 def test_the_link_split_has_the_papers_sizes(cora_links):
-    train, val, test = cora_links
-    assert (train.edge_label.numel(), int(train.edge_label.sum())) == (4_488, 4_488)
-    assert (val.edge_label.numel(), int(val.edge_label.sum())) == (526, 263)
-    assert (test.edge_label.numel(), int(test.edge_label.sum())) == (1_054, 527)
-    assert [part.num_edges for part in cora_links] == [2 * 4_488, 2 * 4_488, 2 * (4_488 + 263)]
+    sizes = [(int(mask.sum()), int(cora_links.y[mask].sum())) for mask in masks(cora_links)]
+    assert sizes == [(2 * 4_488, 4_488), (526, 263), (1_054, 527)]
+    assert cora_links.num_edges == 2 * 4_488
+    assert (masks(cora_links).sum(0) == 1).all()
 
 
 def test_links_to_predict_are_hidden_and_negative_ones_do_not_exist(cora_links, shelf, data_root):
-    real = set(pairs(load("cora", root=data_root).edge_index))
-    for part in cora_links[1:]:
-        links = pairs(part.edge_label_index)
-        told = set(pairs(part.edge_index))
-        assert [link in real for link in links] == part.edge_label.bool().tolist()
-        assert not told.intersection(links, ((b, a) for a, b in links))
-        assert told < real
+    real, told = (set(pairs(data.edge_index)) for data in (load("cora", root=data_root), cora_links))
+    asked = pairs(cora_links.edge_label_index)
+    assert [link in real for link in asked] == cora_links.y.bool().tolist()
+    assert told < real
+    for link, known in zip(asked, cora_links.train_mask.tolist(), strict=True):
+        assert known or not told.intersection((link, link[::-1]))
 
 
 def test_a_seed_decides_the_link_split(cora_links, data_root):
-    again, other = (load_links("cora", seed=seed, root=data_root) for seed in (0, 1))
-    for one, two in zip(cora_links, again, strict=True):
-        assert torch.equal(one.edge_index, two.edge_index)
-        assert torch.equal(one.edge_label_index, two.edge_label_index)
-    assert set(pairs(other.test.edge_label_index)) != set(pairs(again.test.edge_label_index))
+    again, other = (load("cora-links", seed=seed, root=data_root) for seed in (0, 1))
+    assert torch.equal(cora_links.edge_index, again.edge_index)
+    assert torch.equal(cora_links.edge_label_index, again.edge_label_index)
+    tested = [set(pairs(data.edge_label_index[:, data.test_mask])) for data in (again, other)]
+    assert tested[0] != tested[1]
 
 
 @pytest.mark.parametrize("name", ["x", "graph", "test.index"])

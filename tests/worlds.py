@@ -24,7 +24,7 @@ PARTS = ("x", "added", "dropped", "moved", "plus_weight", "plus_score")
 
 
 def small(sparse=False):
-    """40 nodes; half of the features are zero, and the encodings of the graph transformer are there."""
+    """40 nodes; half of the features are zero, and what any backbone needs is there."""
     return copy(_small(sparse))
 
 
@@ -33,6 +33,14 @@ def _small(sparse):
     graph = split_nodes(datasets.synthetic(40, 160, features=6, classes=3, signal=1.0, seed=5), seed=5)
     graph.x = graph.x.relu().to_sparse() if sparse else graph.x.relu()
     return BACKBONES["gt"].prepare(graph)
+
+
+def asked(graph, name):
+    """The graph with pairs to answer for, where a model needs them."""
+    graph = copy(graph)
+    if name.endswith("-links"):
+        graph.edge_label_index = graph.edge_index
+    return graph
 
 
 @cache

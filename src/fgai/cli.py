@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +25,7 @@ from fgai.bench.run import run as run_plan
 from fgai.bench.tables import FORMATS, table_of
 from fgai.certificate import certify as run_certify
 from fgai.datasets import DATASETS
-from fgai.errors import DataError, FGAIError
+from fgai.errors import DataError, FGAIError, SettingError
 from fgai.graph import need
 from fgai.methods import FGAI, METHODS, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
@@ -185,7 +185,7 @@ def bench(
         for module in using or ():
             import_here(module)
         torch.set_num_threads(1)
-        asked = dict(part.split("=", 1) for part in only or () if "=" in part)
+        asked = _asked(only or ())
         ran = run_plan(Plan.read(plan), out, engine=engine, workers=workers, only=asked, seeds=seeds, using=using or ())
     typer.echo(f"{len(ran)} cells of {plan} ran; fgai table {plan} {out} shows them")
 
@@ -201,6 +201,12 @@ def table(
     with _errors_in_words():
         text = FORMATS[as_](table_of(Plan.read(plan), folder, beside_paper=beside == "paper"))
     typer.echo(text)
+
+
+def _asked(only: Sequence[str]) -> dict[str, str]:
+    if wrong := [part for part in only if "=" not in part]:
+        raise SettingError(f"--only {wrong[0]} names no value; give field=value, such as dataset=cora or seed=0+1")
+    return dict(part.split("=", 1) for part in only)
 
 
 def _ours(folder: Path | None, data: str) -> tuple[nn.Module, Data, str]:

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from fgai.errors import DataError, MatchError
 
-KEPT = ("x", "edge_index", "edge_label", "edge_label_index")  # not padded: joined by hand, or links to predict
+JOINED = ("x", "edge_index")  # by hand, not padded
 
 
 def edge_keys(edge_index: Tensor, base: int) -> Tensor:
@@ -119,7 +119,7 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     """
     old, edges, more = need(data, "x"), need(data, "edge_index"), copy.copy(data)
     for name, value in data.to_dict().items():
-        if name not in KEPT and isinstance(value, Tensor):
+        if name not in JOINED and isinstance(value, Tensor) and not _of_pairs(data, name):
             if data.is_node_attr(name):
                 more[name] = _padded(value, x.size(0))
             elif data.is_edge_attr(name):
@@ -143,7 +143,11 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     >>> delete_edges(data, torch.tensor([True, False])).edge_index.tolist()
     [[1], [0]]
     """
-    return data.edge_subgraph(~gone)
+    left = data.edge_subgraph(~gone)
+    for name in data.keys():  # noqa: SIM118, not a dict
+        if _of_pairs(data, name):
+            left[name] = data[name]
+    return left
 
 
 def stacked(old: Tensor, x: Tensor) -> Tensor:
@@ -200,6 +204,14 @@ def _sparse_stacked(old: Tensor, x: Tensor) -> Tensor:
     values = torch.cat([old.values(), x.flatten()])
     size = (old.size(0) + rows, columns)
     return torch.sparse_coo_tensor(indices, values, size, is_coalesced=True, check_invariants=False)
+
+
+def _of_pairs(data: Data, name: str) -> bool:
+    """The pairs that a model of links answers for, their labels and masks: new nodes and edges do not change them."""
+    if name in ("edge_label", "edge_label_index"):
+        return True
+    told = name == "y" or name.endswith("_mask")
+    return told and "edge_label_index" in data and data[name].size(0) == data.edge_label_index.size(1)
 
 
 def _padded(value: Tensor, rows: int) -> Tensor:

@@ -18,7 +18,7 @@ from fgai.adversary import (
 )
 from fgai.errors import FGAIError
 from strategies import generators
-from worlds import MODELS, answers, change, links, model_of, small, tensors, trace
+from worlds import MODELS, answers, asked, change, links, model_of, small, tensors, trace
 
 PLUS = ("plus_weight", "plus_score")
 ROUNDED = 1 + 1e-4
@@ -58,7 +58,7 @@ LONGER = {  # the same chain of steps, or its start alone, and more of it
 
 
 def attack(adversary, model="gat", sparse=False, gain="kl"):
-    graph = small(sparse)
+    graph = asked(small(sparse), model)
     read, clean = answers(model_of(model, graph), graph)
     return adversary(read, graph, GAINS[gain](clean))
 
@@ -67,7 +67,7 @@ attacked = cache(attack)
 
 
 def worth(gain, reading, model="gat", sparse=False):
-    graph = small(sparse)
+    graph = asked(small(sparse), model)
     value = GAINS[gain](answers(model_of(model, graph), graph)[1])(reading)
     assert value.shape == ()
     return float(value.detach())

@@ -48,7 +48,7 @@ class Moved:
     node: int
     overlap: float
     shift: float
-    answer: int
+    answer: int | None  # none where the model answers for pairs of nodes
     answers_attacked: tuple[int, ...]
 
 

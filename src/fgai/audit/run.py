@@ -67,7 +67,7 @@ def audit(
     figures = {metric: Figure.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(
         model=name or type(model).__name__,
-        graph={"nodes": len(clean.y), "edges": int(data.num_edges)},
+        graph={"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)},
         adversary=describe(by),
         gain=gain,
         seeds=seeds,
@@ -123,12 +123,16 @@ def _moved(clean: Reading, attacks: list[Reading]) -> tuple[Moved, ...]:
     """The nodes whose top neighbours were lost most, then whose attention moved most, on average over seeds."""
     overlap = torch.stack([top_overlap(clean.explanation, a.explanation) for a in attacks]).mean(0)
     distance = torch.stack([shift(clean.explanation, a.explanation) for a in attacks]).mean(0)
-    before = clean.probs.argmax(-1)
-    after = torch.stack([a.probs[: len(before)].argmax(-1) for a in attacks])
+    answers = [reading.probs.argmax(-1).tolist() for reading in (clean, *attacks)]
+    answers = answers if len(clean.logits) == len(overlap) else []  # a model of links answers for pairs, not for nodes
     nodes = (~overlap.isnan()).nonzero().flatten()
     order = nodes[distance[nodes].argsort(descending=True, stable=True)]
     order = order[overlap[order].argsort(stable=True)][:KEPT]
     return tuple(
-        Moved(node, float(overlap[node]), float(distance[node]), int(before[node]), tuple(after[:, node].tolist()))
-        for node in order.tolist()
+        Moved(node, float(overlap[node]), float(distance[node]), *_of(node, answers)) for node in order.tolist()
     )
+
+
+def _of(node: int, answers: list[list[int]]) -> tuple[int | None, tuple[int, ...]]:
+    clean, *attacked = [said[node] for said in answers] or [None]
+    return clean, tuple(said for said in attacked if said is not None)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from fgai.errors import DataError
 from fgai.graph import need, with_values
 from fgai.kernels import thinned
 from fgai.registry import Registry
@@ -37,6 +38,12 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     3
     """
     features, classes = need(data, "x").size(1), int(need(data, "y").max()) + 1
+    if name.endswith("-links") != ("edge_label_index" in data):
+        raise DataError(
+            f"{name} answers for {'pairs of nodes' if name.endswith('-links') else 'nodes'}, and the labels of this "
+            f"graph are of {'pairs' if 'edge_label_index' in data else 'nodes'}; take a backbone and a dataset that both, or "
+            "neither, end in -links"
+        )
     with seeded(seed):
         return BACKBONES[name](features, classes)
 

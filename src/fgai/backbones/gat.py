@@ -1,7 +1,13 @@
-"""GAT and GATv2 of the paper: a hidden layer of 8 heads x 8, and an output layer of one head, the explanation."""
+"""GAT and GATv2 of the paper: a hidden layer of 8 heads x 8, and an output layer of one head, the explanation.
+
+For link prediction the output layer gives each node an embedding, and a pair is a link by the product of its two.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv
@@ -35,5 +41,31 @@ class GAT(nn.Module):
 @BACKBONES.register("gatv2")
 class GATv2(GAT):
     """GATv2 (Brody et al. 2022): as GAT, with scores that depend on both ends."""
+
+    layer = GATv2Conv
+
+
+EMBEDDING = 64
+
+
+@BACKBONES.register("gat-links")
+class GATLinks(GAT):
+    """GAT for link prediction: the logits of a pair (a, b) are 0 and <z_a, z_b>."""
+
+    def __init__(self, features: int, classes: int = 2, **settings: Any) -> None:
+        super().__init__(features, EMBEDDING, **settings)
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride], an answer for pairs
+        self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor
+    ) -> Tensor:
+        """Logits of the pairs; [N, F], [2, E], [2, M] -> [M, 2]."""
+        z = super().forward(x, edge_index)
+        score = (z.index_select(0, edge_label_index[0]) * z.index_select(0, edge_label_index[1])).sum(-1)
+        return torch.stack([torch.zeros_like(score), score], dim=1)
+
+
+@BACKBONES.register("gatv2-links")
+class GATv2Links(GATLinks):
+    """GATv2 for link prediction."""
 
     layer = GATv2Conv

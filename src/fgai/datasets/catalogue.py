@@ -17,7 +17,7 @@ from torch_geometric.datasets import Amazon, Coauthor
 
 from fgai.datasets.cache import bring, cache, locked
 from fgai.datasets.planetoid import CheckedPlanetoid
-from fgai.datasets.split import LinkSplit, by_index, split_links, split_nodes
+from fgai.datasets.split import by_index, split_links, split_nodes
 from fgai.datasets.synthetic import synthetic
 from fgai.errors import DataError, MissingExtraError
 from fgai.registry import Registry
@@ -33,6 +33,7 @@ class PyGSource:
     reader: Callable[[str, str], Dataset]
     folder: str
     part: str
+    split: Callable[[Data, int], Data] = split_nodes
 
     def __call__(self, root: Path, seed: int) -> Data:
         """The graph with the paper's split."""
@@ -45,13 +46,19 @@ class PyGSource:
                 f"not download them ({error}); set FGAI_RAW to a folder that has {self.folder}/{self.part}/raw"
             ) from error
         assert isinstance(data, Data)
-        return split_nodes(data, seed)
+        return self.split(data, seed)
 
 
 @DATASETS.register("synthetic")
 def _synthetic(root: Path, seed: int) -> Data:
     """A generated power-law community graph; fgai.datasets.synthetic makes any size."""
     return split_nodes(synthetic(seed=seed), seed)
+
+
+@DATASETS.register("synthetic-links")
+def _synthetic_links(root: Path, seed: int) -> Data:
+    """The same graph, and which of its links are missing."""
+    return split_links(synthetic(seed=seed), seed)
 
 
 @DATASETS.register("ogbn-arxiv")
@@ -69,38 +76,26 @@ def _arxiv(root: Path, seed: int) -> Data:
     return by_index(data, parts["train"], parts["valid"], parts["test"])
 
 
-for _name, _source, _about in (
-    ("amazon-photo", PyGSource(Amazon, "Amazon", "Photo"), "7,650 products bought together, 8 kinds"),
-    (
-        "amazon-computers",
-        PyGSource(Amazon, "Amazon", "Computers"),
-        "13,752 products bought together, 10 kinds",
-    ),
-    ("coauthor-cs", PyGSource(Coauthor, "Coauthor", "CS"), "18,333 authors, 15 fields"),
-    ("coauthor-physics", PyGSource(Coauthor, "Coauthor", "Physics"), "34,493 authors, 5 fields"),
-    (
-        "cora",
-        PyGSource(CheckedPlanetoid, "Planetoid", "Cora"),
-        "2,708 papers and their citations, 7 subjects",
-    ),
-    (
-        "citeseer",
-        PyGSource(CheckedPlanetoid, "Planetoid", "CiteSeer"),
-        "3,327 papers and their citations, 6 subjects",
-    ),
-    (
-        "pubmed",
-        PyGSource(CheckedPlanetoid, "Planetoid", "PubMed"),
-        "19,717 papers and their citations, 3 subjects",
-    ),
+for _name, _reader, _folder, _part, _about in (
+    ("amazon-photo", Amazon, "Amazon", "Photo", "7,650 products bought together, 8 kinds"),
+    ("amazon-computers", Amazon, "Amazon", "Computers", "13,752 products bought together, 10 kinds"),
+    ("coauthor-cs", Coauthor, "Coauthor", "CS", "18,333 authors, 15 fields"),
+    ("coauthor-physics", Coauthor, "Coauthor", "Physics", "34,493 authors, 5 fields"),
+    ("cora", CheckedPlanetoid, "Planetoid", "Cora", "2,708 papers and their citations, 7 subjects"),
+    ("citeseer", CheckedPlanetoid, "Planetoid", "CiteSeer", "3,327 papers and their citations, 6 subjects"),
+    ("pubmed", CheckedPlanetoid, "Planetoid", "PubMed", "19,717 papers and their citations, 3 subjects"),
 ):
-    DATASETS.add(_name, _source, _about)
+    DATASETS.add(_name, PyGSource(_reader, _folder, _part), _about)
+    if _folder == "Planetoid":
+        about = f"which citations are missing among those of {_name}: for the backbones that answer for pairs"
+        DATASETS.add(f"{_name}-links", PyGSource(_reader, _folder, _part, split_links), about)
 
 
 def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
-    """A dataset for node classification, with `train_mask`, `val_mask`, `test_mask`.
+    """A dataset for node classification or, `...-links`, for link prediction, with masks to train, choose and judge by.
 
-    The split is the paper's, 10 / 10 / 80 % at random by `seed`; ogbn-arxiv keeps OGB's own.
+    The split is the paper's, 10 / 10 / 80 % of the nodes at random by `seed`; ogbn-arxiv keeps OGB's own. Of links,
+    5 % are for validation and 10 % for test, and labels and masks are of pairs of nodes (`datasets.split.split_links`).
 
     >>> data = load("synthetic", seed=0)
     >>> [int(mask.sum()) for mask in (data.train_mask, data.val_mask, data.test_mask)]
@@ -109,13 +104,3 @@ def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
     source, root = DATASETS[name], cache(root)
     with locked(root, name):
         return source(root, seed)
-
-
-def load_links(name: str, *, seed: int = 0, root: str | Path | None = None) -> LinkSplit:
-    """A dataset for link prediction: 5 % of the links for validation and 10 % for test, by `seed`.
-
-    >>> split = load_links("synthetic", seed=0)
-    >>> split.test.edge_label.unique().tolist()  # true links and as many that do not exist
-    [0.0, 1.0]
-    """
-    return split_links(load(name, seed=seed, root=root), seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,14 +10,6 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
 from fgai.seeding import seeded
-
-
-class LinkSplit(NamedTuple):
-    """Three graphs that share their nodes; `edge_label_index` and `edge_label` are the links to predict."""
-
-    train: Data
-    val: Data
-    test: Data
 
 
 def split_nodes(data: Data, seed: int, train: float = 0.1, val: float = 0.1) -> Data:
@@ -37,11 +28,19 @@ def by_index(data: Data, train: Tensor, val: Tensor, test: Tensor) -> Data:
     return data
 
 
-def split_links(data: Data, seed: int) -> LinkSplit:
-    """The paper's link split, `RandomLinkSplit(num_val=.05, num_test=.1)` of an undirected graph.
+def split_links(data: Data, seed: int) -> Data:
+    """Link prediction as an answer for each pair of nodes: the graph of the training links, with pairs to judge.
 
-    The training part has no negative links: draw new ones each epoch.
+    The links are split by `RandomLinkSplit(num_val=.05, num_test=.1, is_undirected=True)`. `edge_label_index` holds the
+    pairs of all parts, `y` is 1 for a link and 0 for as many pairs that are none, and the masks are of pairs. Messages
+    go along training links only.
     """
-    split = RandomLinkSplit(num_val=0.05, num_test=0.1, is_undirected=True, add_negative_train_samples=False)
+    split = RandomLinkSplit(num_val=0.05, num_test=0.1, is_undirected=True)
     with seeded(seed):
-        return LinkSplit(*split(data))
+        parts: list[Data] = list(split(Data(x=data.x, edge_index=data.edge_index)))
+    linked = Data(x=data.x, edge_index=parts[0].edge_index)
+    linked.edge_label_index = torch.cat([part.edge_label_index for part in parts], dim=1)
+    linked.y = torch.cat([part.edge_label for part in parts]).long()
+    of = torch.arange(3).repeat_interleave(torch.tensor([len(part.edge_label) for part in parts]))
+    linked.train_mask, linked.val_mask, linked.test_mask = of == 0, of == 1, of == 2
+    return linked

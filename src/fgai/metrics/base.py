@@ -21,8 +21,8 @@ class Trial:
     graph: Data  # as it is now
     clean: Reading
     now: Reading
-    y: Tensor  # [N], labels of the original nodes
-    judged: Tensor  # [N], mask of the original nodes that count
+    y: Tensor  # [N], labels of the original nodes, or of the pairs that a model of links answers for
+    judged: Tensor  # [N], mask of those that count
 
     @property
     def answers(self) -> Tensor:

@@ -38,13 +38,13 @@ metric(
     "nonuniformity",
     "higher",
     "l1 distance of the attention from 1/degree",
-    lambda t: mean_nonuniformity(t.now.explanation, len(t.y)),
+    lambda t: mean_nonuniformity(t.now.explanation, t.clean.explanation.num_targets),
 )
 metric(
     "entropy",
     "lower",
     "entropy of the attention over that of uniform attention",
-    lambda t: mean_entropy(t.now.explanation, len(t.y)),
+    lambda t: mean_entropy(t.now.explanation, t.clean.explanation.num_targets),
 )
 metric("g_tvd_released", "lower", "g-TVD as the released code computes it", lambda t: released_g_tvd(t.clean, t.now))
 metric(
