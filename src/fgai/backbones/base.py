@@ -38,11 +38,12 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     3
     """
     features, classes = need(data, "x").size(1), int(need(data, "y").max()) + 1
-    if name.endswith("-links") != ("edge_label_index" in data):
+    kinds = {True: "pairs of nodes", False: "nodes"}
+    answers, labelled = name.endswith("-links"), "edge_label_index" in data
+    if answers != labelled:
         raise DataError(
-            f"{name} answers for {'pairs of nodes' if name.endswith('-links') else 'nodes'}, and the labels of this "
-            f"graph are of {'pairs' if 'edge_label_index' in data else 'nodes'}; take a backbone and a dataset that both, or "
-            "neither, end in -links"
+            f"{name} answers for {kinds[answers]}, and the labels of this graph are of {kinds[labelled]}; "
+            "take a backbone and a dataset that both, or neither, end in -links"
         )
     with seeded(seed):
         return BACKBONES[name](features, classes)
