@@ -11,14 +11,15 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 from fgai.bench.costs import read_costs
-from fgai.bench.plan import Plan
+from fgai.bench.plan import Plan, plans
 from fgai.bench.rows import Row, read_rows
 from fgai.bench.store import Store
-from fgai.bench.tables import grid, spread
+from fgai.bench.tables import grid, spread, table_of
 
 ROOT = Path(__file__).parent.parent
 ATTACKS = ("none", "injection-20x20", "injection-20x40", "strongest", "explanation")
@@ -85,7 +86,8 @@ Means = dict[tuple[str, str, str, str], dict[str, float]]
 def method_means() -> Means:
     """The figures of every dataset, backbone, method and attack, mean over seeds."""
     found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-    for row in Store(ROOT / "results/cells").every():
+    known = {(cell.backbone, cell.method) for cell in Plan.read("table2").cells()}
+    for row in (row for row in Store(ROOT / "results/cells").every() if (row.backbone, row.method) in known):
         found[row.dataset, row.backbone, row.method, row.attack].append(row)
     return {
         key: {name: mean(float(row.metrics[name] or 0) for row in rows) for name in rows[0].metrics}
@@ -152,20 +154,11 @@ def goals() -> str:
     return grid(head, body)
 
 
-def ablation() -> str:
-    """F1 and the explanation by the terms that are kept, and by preset."""
-    found: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
-    for row in read_rows(ROOT / "results/ablation.json"):
-        found[row.backbone, row.preset][row.attack] = row
-    body = []
-    for (backbone, terms), rows in found.items():
-        clean, hit, look = (rows[name].metrics for name in ("none", "injection-20x40", "explanation"))
-        numbers = [f"{float(part['f1'] or 0):.3f}" for part in (clean, hit)]
-        numbers += [f"{float(look['g_jsd'] or 0):.1e}", f"{float(look['overlap'] or 0):.3f}"]
-        body.append([backbone, terms, *numbers, f"{float(clean['nonuniformity'] or 0):.3f}"])
-    if not body:
-        return "Not run yet.\n"
-    return grid(["backbone", "terms", "clean F1", "20x40 F1", "g-JSD", "V_5", "distance from uniform"], body)
+def plan(name: str) -> str:
+    """The table of a plan from the finished cells, the paper's numbers beside ours; without rows that have not run."""
+    table = table_of(Plan.read(name), ROOT / "results/cells", beside_paper=True)
+    body = [line for line in table.body if line[3] != "0"]
+    return grid(table.head, body) + "".join(f"\n- {note}" for note in table.notes) + "\n"
 
 
 def costs(file: str, of: str = "") -> str:
@@ -186,7 +179,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "reading": lambda: costs("speed.json", "python benchmarks/reading.py"),
     "methods": methods,
     "goals": goals,
-    "ablation": ablation,
+    **{name: partial(plan, name) for name in plans()},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
     "kernels": lambda: costs("speed.json", "python benchmarks/kernels.py"),
     "scale": lambda: costs("scale.json"),

@@ -31,6 +31,7 @@ from fgai.methods import FGAI, METHODS, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
 from fgai.reading import by_name
 from fgai.registry import import_here
+from fgai.tracking import tracker
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -179,14 +180,16 @@ def bench(
     engine: Annotated[str, typer.Option(help="serial, pool or ray.")] = "serial",
     workers: Annotated[int | None, typer.Option(help="Processes of one thread; one per core by default.")] = None,
     using: Annotated[list[str] | None, typer.Option(help="Modules that register what the plan names.")] = None,
+    track: Annotated[str, typer.Option(help="Also send figures to mlflow:FILE or tensorboard:FOLDER.")] = "",
 ) -> None:
     """Run the cells of a table that are not finished yet; run it again after a crash to go on."""
     with _errors_in_words():
         for module in using or ():
             import_here(module)
         torch.set_num_threads(1)
-        asked = _asked(only or ())
-        ran = run_plan(Plan.read(plan), out, engine=engine, workers=workers, only=asked, seeds=seeds, using=using or ())
+        how: dict[str, Any] = {"engine": engine, "workers": workers, "using": using or (), "seeds": seeds}
+        told = tracker(track) if track else None
+        ran = run_plan(Plan.read(plan), out, only=_asked(only or ()), track=told, **how)
     typer.echo(f"{len(ran)} cells of {plan} ran; fgai table {plan} {out} shows them")
 
 

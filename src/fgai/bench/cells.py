@@ -14,7 +14,7 @@ from fgai.audit.run import describe
 from fgai.audit.trial import calm, measure, under
 from fgai.bench.attacks import ATTACKS, Attack
 from fgai.bench.rows import Row, peak_mb
-from fgai.reading import Reader, evaluating
+from fgai.reading import Call, Reader, evaluating
 
 
 def rows_of(
@@ -26,12 +26,13 @@ def rows_of(
     method: str,
     seed: int,
     sha: str,
+    call: Call | None = None,
     attacks: Mapping[str, Attack] = ATTACKS,
 ) -> Iterator[Row]:
     """One row for the clean graph (`none`), then one per attack, seeded like the model."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
     with evaluating(model), accelerated(model, as_pyg=False):
-        clean = calm(Reader(model), data)
+        clean = calm(Reader(model, call), data)
         yield Row(metrics=_plain(measure(clean)), peak_mb=peak_mb(), **about)
         for name, attack in attacks.items():
             start = time.perf_counter()

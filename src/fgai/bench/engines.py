@@ -40,12 +40,12 @@ def serial(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
 
 @ENGINES.register("pool")
 def pool(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
-    """Side by side, in processes of one thread each; a cell whose process died runs again."""
+    """Side by side, each in a process of its own with one thread; a cell whose process died runs again."""
     left = list(cells)
     for _ in range(RETRIES + 1):
         done: list[Cell] = []
         try:
-            with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_one_thread) as processes:
+            with ProcessPoolExecutor(workers, get_context("spawn"), _one_thread, max_tasks_per_child=1) as processes:
                 waiting = {processes.submit(work, cell): cell for cell in left}
                 for future in as_completed(waiting):
                     future.result()

@@ -28,6 +28,7 @@ from fgai.progress import progress
 from fgai.reading import read
 from fgai.registry import import_here
 from fgai.seeding import seeded
+from fgai.tracking import Track
 
 K, RADII = 10, (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1)
 REFINED = "vanilla"  # what a method that refines a trained model starts from
@@ -51,10 +52,12 @@ def run(
     seeds: int | None = None,
     settings: Settings = Settings(),  # noqa: B008, frozen
     using: Sequence[str] = (),
+    track: Track | None = None,
 ) -> list[Cell]:
     """Run the cells of a plan that `folder` does not hold yet; those that ran are returned. A failure is a row, too.
 
     `using` names modules that register what the plan names, such as a method of your own; every worker imports them.
+    `track` is told the figures of each cell as it ends (`fgai.tracking`).
     """
     store = Store(folder)
     wanted = [cell for cell in plan.cells(only, seeds) if not store.finished(cell)]
@@ -62,8 +65,15 @@ def run(
     with progress(plan.name, len(wanted)) as advance:
         for cell in ENGINES[engine](work, wanted, workers or default_workers()):
             rows = store.rows(cell)
+            if track is not None:
+                track(cell.name, _figures(rows), cell.seed)
             advance(f"{cell.name} {'failed' if any(row.error for row in rows) else ''}")
     return wanted
+
+
+def _figures(rows: Sequence[Row]) -> dict[str, float]:
+    known = {f"{row.attack}/{name}": value for row in rows for name, value in row.metrics.items()}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def finish(cell: Cell, store: Store, settings: Settings, using: Sequence[str] = ()) -> None:
@@ -86,37 +96,41 @@ def rows_of_cell(cell: Cell, store: Store, settings: Settings) -> Sequence[Row]:
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
         data = backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data))
-        start = time.perf_counter()
-        model, method = trained(cell, data, store, settings)
-        seconds = time.perf_counter() - start
+        model, method, seconds = trained(cell, data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
+        call = getattr(method, "call", None)  # a defence that cleans the graph first is attacked through that, too
         attacks = {name: ATTACKS[name] for name in settings.attacks}
         clean, *attacked = (
-            replace(row, preset=cell.preset) for row in rows_of(model, data, sha=sha, attacks=attacks, **about)
+            replace(row, preset=cell.preset)
+            for row in rows_of(model, data, call=call, sha=sha, attacks=attacks, **about)
         )
-    first = replace(
-        clean, metrics={**clean.metrics, **certified(read(model, data).explanation)}, settings=method, seconds=seconds
-    )
-    return [first, *attacked]
+    proved = certified(read(model, data, call=call).explanation)
+    return [replace(clean, metrics={**clean.metrics, **proved}, settings=asdict(method), seconds=seconds), *attacked]
 
 
-def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of a cell and how it was made; a method that refines starts from the vanilla model of the same seed."""
+def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[nn.Module, Any, float]:
+    """The model of a cell, the method that made it, and the seconds that took.
+
+    A method that refines starts from the vanilla model of the same seed, which is kept on a shelf.
+    """
     kind, shelf = METHODS[cell.method], store.folder / "models" / cell.name
-    if cell.method == REFINED and (shelf / "manifest.json").exists():
-        found = saved.load(shelf)
-        return found.model, dict(found.manifest["method"])
     make = getattr(kind, "preset", None)
     changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
     method = make(cell.preset, **changed) if make else kind(**changed)
+    if cell.method == REFINED and (shelf / "manifest.json").exists():
+        found = saved.load(shelf)
+        return found.model, method, float(found.manifest.get("seconds", 0.0))
     model = backbones.build(cell.backbone, data, seed=cell.seed)
     if getattr(kind, "refines", False):
-        model, _ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
-    model, about = method.fit(model, data).model, asdict(method)
+        model, *_ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
+    start = time.perf_counter()
+    model = method.fit(model, data).model
+    seconds = time.perf_counter() - start
     if cell.method == REFINED:
+        about = {"data": cell.dataset, "method": asdict(method), "seed": cell.seed, "seconds": seconds}
         shape = {"features": need(data, "x").size(1), "classes": int(need(data, "y").max()) + 1}
-        saved.save(shelf, model, backbone=cell.backbone, **shape, data=cell.dataset, method=about, seed=cell.seed)
-    return model, about
+        saved.save(shelf, model, backbone=cell.backbone, **shape, **about)
+    return model, method, seconds
 
 
 def certified(look: Attention) -> dict[str, float | None]:

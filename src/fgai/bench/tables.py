@@ -50,16 +50,18 @@ def table_of(plan: Plan, folder: str | Path, *, beside_paper: bool = False) -> T
 
 
 def _figure(rows: Sequence[Row], metric: str, attack: str) -> str:
-    """Mean and deviation over seeds.
+    """Mean and deviation over seeds of a metric, or of what the cell cost (`seconds`, `peak_mb`).
 
     >>> rows = [Row("cora", "gat", "at", seed, {"f1": value}) for seed, value in enumerate((0.5, 0.7))]
     >>> _figure(rows, "f1", "none")
     '0.600 ± 0.141'
     """
-    values = [row.metrics.get(metric) for row in rows if row.attack == attack and not row.error]
+    values = [
+        row.metrics.get(metric, getattr(row, metric, None)) for row in rows if row.attack == attack and not row.error
+    ]
     known = [value for value in values if value is not None]
-    small = bool(known) and 0 < abs(mean(known)) < 0.01
-    return spread(known, ".1e" if small else ".3f")
+    size = abs(mean(known)) if known else 0.0
+    return spread(known, ".1e" if 0 < size < 0.01 else ".0f" if size >= 10 else ".3f")
 
 
 def spread(values: Sequence[float], digits: str = ".3f") -> str:

@@ -74,8 +74,10 @@ class FGAI:
     seed: int = 0
 
     @classmethod
-    def preset(cls, name: Literal["default", "paper", "released"] = "default", **changed: Any) -> FGAI:
-        """The best that was measured; the paper's formulas; what the released code does, but for edges it mistakes.
+    def preset(cls, name: str = "default", **changed: Any) -> FGAI:
+        """The best that was measured; the `paper`'s formulas; what the `released` code does, but for edges it mistakes.
+
+        Those of the ablation take terms out: `without-similarity`, `only-prediction` and so on.
 
         >>> FGAI.preset("paper", epochs=10).divergence
         'tvd'
@@ -198,4 +200,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adversary": NodeInjection(nodes=20, edges=20, steps=10, step=0.05),
         "fresh": 1,
     },
+    "without-similarity": {"similarity": 0.0},
+    "without-prediction": {"prediction": 0.0},
+    "without-explanation": {"explanation": 0.0},
+    "only-explanation": {"similarity": 0.0, "prediction": 0.0},
+    "only-prediction": {"similarity": 0.0, "explanation": 0.0},
+    "only-similarity": {"prediction": 0.0, "explanation": 0.0},
 }

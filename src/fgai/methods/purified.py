@@ -1,0 +1,126 @@
+"""Defences that clean the graph before the model sees it: rivals by cost, and attacked through their own cleaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix, csr_matrix, diags
+from scipy.sparse.linalg import svds
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric.data import Data
+
+from fgai.graph import delete_edges, need, parts
+from fgai.methods.base import METHODS
+from fgai.methods.training import Fit
+from fgai.methods.vanilla import Vanilla
+from fgai.reading import Call, by_name
+
+
+class Purified(Vanilla):
+    """Plain training on a graph without the edges that `suspects` names; `call` cleans any graph likewise."""
+
+    def suspects(self, data: Data) -> Tensor:
+        """Mask of the edges that are taken out; [E]."""
+        raise NotImplementedError
+
+    def call(self, model: nn.Module, data: Data) -> Tensor:
+        """What the defence says of a graph; an attack or an audit that is given it goes through the cleaning."""
+        return by_name(model, delete_edges(data, self.suspects(data)))
+
+    def fit(
+        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+    ) -> Fit:
+        """Train a copy of `model` on the cleaned graph; the given one is left as it was."""
+        return super().fit(model, delete_edges(data, self.suspects(data)), call=call, checkpoint=checkpoint)
+
+
+@METHODS.register("gnnguard")
+@dataclass(frozen=True)
+class GNNGuard(Purified):
+    """Edges between nodes that are not alike go: those with cos(x_i, x_j) < `threshold` (Zhang & Zitnik 2020).
+
+    Likeness is that of the features; the original weighs edges anew in each layer. Attention does the weighing here.
+
+    >>> data = Data(x=torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), edge_index=torch.tensor([[0, 0], [1, 2]]))
+    >>> GNNGuard().suspects(data)
+    tensor([False,  True])
+    """
+
+    threshold: float = 0.1
+
+    def suspects(self, data: Data) -> Tensor:
+        """Mask of the edges between nodes that are not alike; [E]."""
+        x, edges = need(data, "x"), need(data, "edge_index")
+        old, new = parts(x) or (x.detach(), None)
+        known = (edges < len(old)).all(0)
+        found = torch.zeros(edges.size(1))
+        found[known] = _once(edges, old, lambda: _likeness(old, edges[:, known]))
+        if new is not None:  # injected nodes, whose features an attack moves
+            ends, at = edges[:, ~known].unique(return_inverse=True)
+            rows = torch.cat([_dense(old, ends[ends < len(old)]), new.detach()[ends[ends >= len(old)] - len(old)]])
+            found[~known] = _likeness(rows, at)
+        return found < self.threshold
+
+
+@METHODS.register("gnn-svd")
+@dataclass(frozen=True)
+class GNNSVD(Purified):
+    """Edges that the `rank` largest singular vectors of the adjacency do not account for go (Entezari et al. 2020).
+
+    Of all edges the share `drop` with the least value in U S V^T is taken out. The approximation is made at the edges
+    only, from a sparse matrix; the original holds all of it.
+    """
+
+    rank: int = 10
+    drop: float = 0.1
+
+    def suspects(self, data: Data) -> Tensor:
+        """Mask of the edges with the least value in the approximation; [E]."""
+        edges = need(data, "edge_index")
+        return _once(edges, self, lambda: self._least(edges.numpy(), int(data.num_nodes or 0)))
+
+    def _least(self, edges: np.ndarray, nodes: int) -> Tensor:
+        adjacency = coo_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes)).tocsr()
+        u, s, v = svds(adjacency, k=min(self.rank, nodes - 1), v0=np.ones(nodes))
+        value = np.einsum("er,re->e", (u * s)[edges[0]], np.asarray(v)[:, edges[1]])
+        least = np.argsort(value, kind="stable")[: round(self.drop * len(value))]
+        return torch.zeros(len(value), dtype=torch.bool).index_fill_(0, torch.from_numpy(least), True)
+
+
+def _likeness(x: Tensor, edges: Tensor) -> Tensor:
+    """The cosine of the features at both ends, by their stored entries; [E]."""
+    rows: Any = _csr(x)
+    size = np.sqrt(np.asarray(rows.multiply(rows).sum(1))).ravel()
+    rows = diags(1 / np.where(size > 0, size, 1)) @ rows
+    pieces = [rows[a].multiply(rows[b]).sum(1) for a, b in (part.numpy() for part in edges.split(AT_ONCE, dim=1))]
+    return torch.from_numpy(np.concatenate([np.asarray(piece).ravel() for piece in pieces] or [np.zeros(0)])).float()
+
+
+def _csr(x: Tensor) -> csr_matrix:
+    if not x.is_sparse:
+        return csr_matrix(x.numpy())
+    x = x.coalesce()
+    return csr_matrix((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape))
+
+
+def _dense(x: Tensor, rows: Tensor) -> Tensor:
+    x = x.index_select(0, rows)
+    return x.to_dense() if x.is_sparse else x
+
+
+def _once(edges: Tensor, of: Any, make: Callable[[], Tensor]) -> Tensor:
+    """What was made for these very edges, and this, when it was last asked for: an attack asks again and again."""
+    kept = _KEPT.get(edges)
+    if kept is None or kept[0] is not of:
+        kept = _KEPT[edges] = (of, make())
+    return kept[1]
+
+
+AT_ONCE = 20_000  # edges whose features are compared at a time
+_KEPT = WeakIdKeyDictionary()  # by edges, while they are in use

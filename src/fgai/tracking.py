@@ -1,0 +1,60 @@
+"""Figures sent to where a team looks at them: one callable, behind it MLflow or TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fgai.errors import MissingExtraError
+from fgai.registry import Registry
+
+Track = Callable[[str, Mapping[str, float], int], None]  # of a run, figures by name, at a step
+TRACKERS: Registry[Callable[[Path], Track]] = Registry("tracker")
+
+
+def tracker(where: str) -> Track:
+    """`mlflow:FILE`, a SQLite file that `mlflow ui` opens, or `tensorboard:FOLDER`.
+
+    >>> tracker("paper:notes")
+    Traceback (most recent call last):
+    fgai.errors.UnknownNameError: no tracker is called 'paper'; There is: mlflow, tensorboard
+    """
+    name, _, place = where.partition(":")
+    return TRACKERS[name](Path(place or name))
+
+
+@TRACKERS.register("mlflow")
+def _mlflow(file: Path) -> Track:
+    """MLflow's SQLite store: one run per name in the experiment `fgai`."""
+    try:
+        from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports], an extra
+    except ImportError as error:
+        raise MissingExtraError(f"tracking to {file} needs MLflow; pip install 'fgai[track]'") from error
+    client = MlflowClient(tracking_uri=f"sqlite:///{file}")
+    found = client.get_experiment_by_name("fgai")
+    experiment = client.create_experiment("fgai") if found is None else found.experiment_id
+    runs: dict[str, str] = {}
+
+    def track(run: str, figures: Mapping[str, float], step: int) -> None:
+        if run not in runs:
+            runs[run] = client.create_run(experiment, run_name=run).info.run_id
+        for name, value in figures.items():
+            client.log_metric(runs[run], name, value, step=step)
+
+    return track
+
+
+@TRACKERS.register("tensorboard")
+def _tensorboard(folder: Path) -> Track:
+    """TensorBoard's event files: one folder per run."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError(f"tracking to {folder} needs TensorBoard; pip install 'fgai[track]'") from error
+
+    def track(run: str, figures: Mapping[str, float], step: int) -> None:
+        with SummaryWriter(str(folder / run)) as writer:
+            for name, value in figures.items():
+                writer.add_scalar(name, value, step)
+
+    return track
