@@ -107,6 +107,19 @@ def methods() -> str:
     return grid(head, body)
 
 
+def short() -> str:
+    """F1 on the clean graph and under the strongest attack, by dataset and backbone; those that all methods have."""
+    means, names = method_means(), Plan.read("table2").methods
+    cells = [
+        cell for cell in dict.fromkeys(key[:2] for key in means) if all((*cell, m, "none") in means for m in names)
+    ]
+    told = {
+        cell: [" / ".join(f"{means[*cell, m, attack]['f1']:.3f}" for attack in ("none", "strongest")) for m in names]
+        for cell in cells
+    }
+    return grid(["dataset", "backbone", *names], [[*cell, *told[cell]] for cell in cells])
+
+
 def goals() -> str:
     """What was asked of FGAI and what it reaches; a cross marks what falls short."""
     means, body = method_means(), []
@@ -179,6 +192,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "reading": lambda: costs("speed.json", "python benchmarks/reading.py"),
     "methods": methods,
     "goals": goals,
+    "short": short,
     **{name: partial(plan, name) for name in plans()},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
     "kernels": lambda: costs("speed.json", "python benchmarks/kernels.py"),
