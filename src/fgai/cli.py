@@ -223,7 +223,7 @@ def write_report(
         found = {_title(one): one for one in map(saved.load, folders)}
         graph, about = _shared(list(found.values()))
         models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
-        comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=tuple(node or ()))
+        comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
         first = next(iter(models.values()))
         proofs = {name: run_certify(model, graph, first, radius=radius) for name, model in models.items()}
         past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
@@ -244,8 +244,8 @@ def _shared(found: list[saved.Saved]) -> tuple[Data, dict[str, str]]:
     origins = {(one.manifest["data"], int(one.manifest.get("seed", 0))) for one in found}
     if len(origins) > 1 or len({_title(one) for one in found}) < len(found):
         raise DataError(
-            f"these models are {', '.join(map(_title, found))} of {sorted(origins)}; a report compares different models "
-            "of one dataset and split"
+            f"these models are {', '.join(map(_title, found))} of {sorted(origins)}; a report compares models "
+            "that differ, of one dataset and split"
         )
     name, seed = origins.pop()
     graph = _graph(name, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -74,16 +74,15 @@ def compare(
     gain: str = "cross-entropy",
     seeds: int = 5,
     call: Call | None = None,
-    watch: tuple[int, ...] = (),
+    watch: Sequence[int] = (),
 ) -> Comparison:
     """Audit several models on one graph under one budget, each attacked through its own gradients.
 
-    The nodes that moved most in the first model are watched in the others.
+    What is kept of the first model's neighbourhoods is kept of the others' too.
     """
     reports: dict[str, AuditReport] = {}
     for name, model in models.items():
-        seen = tuple(row.node for row in next(iter(reports.values())).moved) if reports else ()
-        asked = tuple(dict.fromkeys((*watch, *seen)))
-        reports[name] = audit(model, data, by, gain=gain, seeds=seeds, call=call, name=name, watch=asked)
+        beside = next(iter(reports.values()), None)
+        reports[name] = audit(model, data, by, gain=gain, seeds=seeds, call=call, name=name, watch=watch, beside=beside)
     first = read(next(iter(models.values())), data, call)
     return Comparison(reports, {n: Likeness.between(first, read(m, data, call)) for n, m in models.items()})

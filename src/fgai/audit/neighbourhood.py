@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,15 +72,12 @@ class Looks:
         return slice(*self._start[node : node + 2]) if node + 1 < len(self._start) else slice(0, 0)
 
 
-def neighbourhood(node: int, seed: int, before: Looks, after: Looks) -> Neighbourhood:
-    """What is shown of a node: its top neighbours, then those of largest weight, and the strongest links among them."""
+def neighbourhood(node: int, seed: int, before: Looks, after: Looks, asked: Sequence[int] = ()) -> Neighbourhood:
+    """What is shown of a node: its top neighbours and those asked for, then others by weight, and links among them."""
     old, new, first, then = before.into(node), after.into(node), before.top(node), after.top(node)
-
-    def rank(source: int) -> tuple[bool, float, int]:
-        return (source not in first and source not in then, -max(old.get(source, 0.0), new.get(source, 0.0)), source)
-
-    every = sorted(old | new, key=rank)
-    shown = every[:SHOWN]
+    must = (old | new).keys() & {*first, *then, *asked}
+    every = sorted(old | new, key=lambda s: (s not in must, -max(old.get(s, 0.0), new.get(s, 0.0)), s))
+    shown = every[: max(SHOWN, len(must))]
     own = [(source, node, old.get(source), new.get(source)) for source in shown]
     return Neighbourhood(
         node,
@@ -107,12 +104,12 @@ def _short(weight: float) -> float:
 
 
 def neighbourhoods(
-    nodes: Sequence[int], clean: Attention, attacks: Sequence[Attention], overlap: Tensor
+    nodes: Mapping[int, Sequence[int]], clean: Attention, attacks: Sequence[Attention], overlap: Tensor
 ) -> tuple[Neighbourhood, ...]:
-    """The neighbourhoods of these nodes, each under the attack that took most of its top neighbours.
+    """The neighbourhoods of these nodes, with the neighbours asked for, each under the attack that hit it hardest.
 
-    `overlap` [attacks, N] says what each attack left of them.
+    `overlap` [attacks, N] says what each attack left of its top neighbours.
     """
     before, after = Looks(clean), [Looks(attack) for attack in attacks]
-    worst = overlap.nan_to_num(1.0).argmin(0)[torch.tensor(nodes, dtype=torch.long)].tolist()
-    return tuple(neighbourhood(node, seed, before, after[seed]) for node, seed in zip(nodes, worst, strict=True))
+    worst = overlap.nan_to_num(1.0).argmin(0).tolist()
+    return tuple(neighbourhood(node, worst[node], before, after[worst[node]], asked) for node, asked in nodes.items())

@@ -42,14 +42,15 @@ def audit(
     call: Call | None = None,
     name: str = "",
     watch: Sequence[int] = (),
+    beside: AuditReport | None = None,
 ) -> AuditReport:
     """Can the attention of this model on this graph be trusted?
 
     The adversary attacks the model through its own gradients, with the seeds 0, 1, ... in place of its own, making
     `gain` large (one of `fgai ls`: on the prediction or on the explanation). Judged are the nodes of `data.test_mask`,
     or all; without `data.y` the model's own clean answers are the labels. The neighbourhoods of the nodes that moved
-    most are kept to be looked at, and those of the nodes in `watch`; `data.names`, if there, says what nodes are
-    called. The model and the graph are left as they were.
+    most are kept to be looked at, and those of the nodes in `watch` and in the report `beside` which this one
+    will be looked at; `data.names`, if there, says what nodes are called. Model and graph are left as they were.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -75,7 +76,8 @@ def audit(
     attacks = [trial.now for trial in trials]
     overlap = torch.stack([top_overlap(clean.clean.explanation, now.explanation) for now in attacks])
     moved = _moved(clean.clean, attacks, overlap)
-    nodes = list(dict.fromkeys([*(row.node for row in moved), *watch]))
+    nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *watch), ())
+    nodes |= {view.node: view.neighbours for view in (beside.views if beside else ())}
     views = neighbourhoods(nodes, clean.clean.explanation, [now.explanation for now in attacks], overlap)
     figures = {metric: Figure.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(

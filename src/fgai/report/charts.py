@@ -14,8 +14,8 @@ Chart = dict[str, Any]
 
 
 def chart(title: str, about: str, across: str, up: str, x: Sequence[float], **kind: Any) -> Chart:
-    """A chart without series; `log` draws x on a logarithmic scale."""
-    return {"title": title, "about": about, "across": across, "up": up, "x": x, "log": False, "series": [], **kind}
+    """A chart without series; `log` names the axis that is logarithmic."""
+    return {"title": title, "about": about, "across": across, "up": up, "x": x, "log": "", "series": [], **kind}
 
 
 def line(label: str, y: Sequence[float], group: int, dashed: bool = False) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
     x = [float(radius) for radius in next(iter(reports.values())).certified]
     series = [line(name, list(r.certified.values()), group) for group, (name, r) in enumerate(reports.items())]
     about = "Nodes whose whole top 5 no perturbation of this size moves; exact."
-    made = [chart("Certified, top 5", about, across, up, x, log=True, series=series)]
+    made = [chart("Certified, top 5", about, across, up, x, log="x", series=series)]
     places = {name: group for group, name in enumerate(reports)}
     for k in sorted({proof.k for proof in proofs.values()}):
         these = {name: proof for name, proof in proofs.items() if proof.k == k}
@@ -51,7 +51,7 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
         about = (
             f"The same for the top {k}, of the certificates ({', '.join(sorted({p.norm for p in these.values()}))})."
         )
-        made.append(chart(f"Certified, top {k}", about, across, up, RADII, log=True, series=series))
+        made.append(chart(f"Certified, top {k}", about, across, up, RADII, log="x", series=series))
     return made
 
 
@@ -63,5 +63,7 @@ def history_charts(histories: Mapping[str, Sequence[Epoch]]) -> list[Chart]:
             terms = history[0].terms
             series = [line(t, [e.terms[t] for e in history], g, dashed=g % 2 == 1) for g, t in enumerate(terms)]
             x = [epoch.number for epoch in history]
-            made.append(chart(f"Training of {model}", "Terms of the loss.", "epoch", "weighted term", x, series=series))
+            made.append(
+                chart(f"Training of {model}", "Terms of the loss.", "epoch", "weighted term", x, log="y", series=series)
+            )
     return made

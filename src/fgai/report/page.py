@@ -20,7 +20,8 @@ from fgai.certificate import Certificate
 from fgai.files import whole
 from fgai.report.content import Histories, content
 
-SCRIPTS = ("cytoscape-3.34.4.min.js", "uplot-1.6.32.min.js", "page.js")
+LIBRARIES = ("cytoscape-3.34.4.min.js", "uplot-1.6.32.min.js")
+SCRIPTS = ("dom.js", "theme.js", "charts.js", "moved.js", "graph.js", "neighbourhood.js", "page.js")
 STYLES = ("uplot-1.6.32.min.css", "page.css")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
@@ -51,14 +52,12 @@ def page(shown: Mapping[str, Any]) -> str:
     >>> "<b>" in page({"title": "<b>"})
     False
     """
-    scripts, styles = [_asset(name) for name in SCRIPTS], ["\n".join(_asset(name) for name in STYLES)]
-    policy = (
-        f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    scripts = [*map(_asset, LIBRARIES), "\n".join(map(_asset, SCRIPTS))]
+    style = "\n".join(map(_asset, STYLES))
+    policy = f"script-src {_hashes(scripts)}; style-src {_hashes([style])}; base-uri 'none'; form-action 'none'"
     parts = {
-        "policy": policy,
-        "style": styles[0],
+        "policy": f"default-src 'none'; {policy}",
+        "style": style,
         "content": embedded(shown),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
