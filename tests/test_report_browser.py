@@ -35,7 +35,7 @@ FLAGS = (
 
 @pytest.fixture(scope="module", name="driver")
 def _driver(tmp_path_factory):
-    programs = shutil.which("chromium"), shutil.which("chromedriver")
+    programs = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     if None in programs and not os.environ.get("CI"):
         pytest.skip("no browser here; install Debian's chromium and chromium-driver")
     options = webdriver.ChromeOptions()
@@ -83,7 +83,9 @@ def _look(driver):
 
 
 def texts(driver, selector):
-    return [element.text for element in driver.find_elements("css selector", selector)]
+    return driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)", selector
+    )
 
 
 def size(driver, width, height=900):
@@ -180,26 +182,20 @@ def test_lines_and_nodes_are_told_apart_without_colour(look, page):
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-def test_both_themes_can_be_read(look, page, theme):
-    driver = look(page[0])
-    driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
-    )
-    driver.refresh()
-    driver.get_log("performance")
+def test_both_themes_can_be_read(driver, look, page, theme):
+    wish = {"name": "prefers-color-scheme", "value": theme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wish]})
+    look(page[0])
     ask = "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
 
     def contrast():
         ink, ground = (luminance(value) for value in driver.execute_script(ask))
-        return (max(ink, ground) + 0.05) / (min(ink, ground) + 0.05), ground > ink
+        return (max(ink, ground) + 0.05) / (min(ink, ground) + 0.05), "light" if ground > ink else "dark"
 
-    assert contrast()[0] > 7 and contrast()[1] == (theme == "light")
-    driver.find_element("id", "theme").click()
-    assert contrast()[0] > 7 and contrast()[1] != (theme == "light")
-    driver.get("about:blank")
-    driver.get_log("performance")
+    (asked, first), _ = contrast(), driver.find_element("id", "theme").click()
+    other, second = contrast()
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    look(page[0])
+    assert min(asked, other) > 7 and (first == theme) and (second != theme)
 
 
 def luminance(colour):
@@ -219,16 +215,15 @@ def test_a_narrow_screen_scrolls_down_only(look, page):
 
 def test_the_keyboard_reaches_every_part(look, page):
     driver = look(page[0])
+    driver.find_element("id", "moved-filter").send_keys("99 (")  # few rows to pass
+    driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
     reached = set()
-    for _ in range(400):
+    for _ in range(70):
         ActionChains(driver).send_keys(Keys.TAB).perform()
-        place = driver.execute_script(
-            "const e = document.activeElement; return e.closest('section')?.id + ' ' + (e.className || e.tagName)"
-        )
-        reached.add(place)
-    assert {"charts SUMMARY", "moved SELECT", "moved INPUT", "view INPUT", "view graph", "view SUMMARY"} <= {
-        place.replace(" __________cytoscape_container", "") for place in reached
-    }
+        ask = "const e = document.activeElement; return e.closest('section')?.id + ' ' + e.tagName + ' ' + e.className"
+        reached.add(" ".join(driver.execute_script(ask).split()[:3]))
+    parts = {"charts SUMMARY", "moved SELECT", "moved INPUT", "moved BUTTON", "view INPUT", "view DIV graph"}
+    assert parts <= reached, reached
 
 
 def test_it_prints(look, page):

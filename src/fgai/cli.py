@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai import datasets, report, saved
+from fgai import datasets, plots, report, saved
 from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
 from fgai.audit import audit as run_audit
 from fgai.audit import compare
@@ -29,6 +29,7 @@ from fgai.bench.tables import FORMATS, table_of
 from fgai.certificate import certify as run_certify
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError
+from fgai.figures import FIGURES, figure
 from fgai.graph import need
 from fgai.methods import FGAI, METHODS, Epoch, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
@@ -231,6 +232,21 @@ def write_report(
         command = {"command": shlex.join(["fgai", *sys.argv[1:]])}
         report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights, **command})
     typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command("figure")
+def draw(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
+    results: Annotated[Path, typer.Option(help="The folder of committed results.")] = Path("results"),
+    dataset: Annotated[str, typer.Option(help="Of which dataset.")] = "amazon-photo",
+    backbone: Annotated[str, typer.Option(help="Of which backbone, where one is shown.")] = "gat",
+    out: Annotated[Path | None, typer.Option(help=".svg or .png; NAME.svg by default.")] = None,
+) -> None:
+    """Draw a figure of the paper from the committed results."""
+    with _errors_in_words():
+        path = out or Path(f"{name}.svg")
+        plots.save(figure(name, results, dataset, backbone), path)
+    typer.echo(path)
 
 
 def _title(found: saved.Saved) -> str:

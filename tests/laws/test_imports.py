@@ -23,6 +23,7 @@ ROOMS = [  # from the cellar up; a module may import its own room's package and 
     {"report", "plots"},
     {"saved"},
     {"bench"},
+    {"figures"},
     {"cli"},
 ]
 LEAVES = {

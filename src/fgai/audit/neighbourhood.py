@@ -32,6 +32,11 @@ class Neighbourhood:
     top_after: tuple[int, ...]
     unseen: int  # neighbours that are not shown
 
+    def fate(self, source: int) -> str:
+        """What became of a neighbour: `kept` in the top, `lost` from it, `new` in it, or an `other` one."""
+        was, now = source in self.top_before, source in self.top_after
+        return ("kept" if now else "lost") if was else ("new" if now else "other")
+
 
 class Looks:
     """The attention of one reading, heads averaged, looked up by node.
