@@ -62,7 +62,7 @@ def audited(cell: Cell, models: Path) -> None:
     name = f"{cell.backbone} {cell.method}"
     report = audit(model, data, seeds=ATTACKS, name=name, watch=() if beside else watch, beside=beside)
     small(report, {view.node for view in beside.views} if beside else {*watch}).save(path)
-    if history:
+    if cell.method == "fgai":
         write_json(HISTORIES / path.name, history)
 
 

@@ -221,8 +221,9 @@ def write_report(
 ) -> None:
     """Audit and certify models side by side, and write one HTML file to look at."""
     with _errors_in_words():
-        found = {_title(one): one for one in map(saved.load, folders)}
-        graph, about = _shared(list(found.values()))
+        loaded = [saved.load(folder) for folder in folders]
+        graph, about = _shared(loaded)
+        found = {_title(one): one for one in loaded}
         models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
         comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
         first = next(iter(models.values()))

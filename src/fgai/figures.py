@@ -18,6 +18,7 @@ from fgai.errors import DataError
 from fgai.methods import Epoch
 from fgai.registry import Registry
 
+METHODS = ("vanilla", "ln", "at", "fgai")  # in the order in which they are told
 FIGURES: Registry[Callable[[Path, str, str], Any]] = Registry("figure")
 
 
@@ -83,12 +84,12 @@ def _parts(file: Path) -> tuple[str, str]:
 
 
 def _audits(results: Path, dataset: str) -> dict[str, dict[str, AuditReport]]:
-    """Audits by backbone and method, vanilla first."""
-    found: dict[str, dict[str, AuditReport]] = defaultdict(dict)
-    for file in sorted(_found(results / "audits", f"{dataset}-*-0.json"), key=lambda f: "vanilla" not in f.stem):
-        backbone, method = _parts(file)
-        found[backbone][method] = AuditReport.load(file)
-    return dict(sorted(found.items()))
+    """Audits by backbone and method."""
+    files = {_parts(file): file for file in _found(results / "audits", f"{dataset}-*-0.json")}
+    return {
+        backbone: {m: AuditReport.load(files[backbone, m]) for m in METHODS if (backbone, m) in files}
+        for backbone in sorted({backbone for backbone, _ in files})
+    }
 
 
 def _pair(results: Path, dataset: str, backbone: str) -> dict[str, AuditReport]:

@@ -16,9 +16,10 @@ STYLES = {"kept": ("-", 3.5), "lost": ("--", 2.5), "new": (":", 3.5), "other": (
 
 
 def attention_maps(reports: Mapping[str, AuditReport], node: int | None = None) -> Any:
-    """The weights among a node and its neighbours as a matrix, a row per node that looks; white where no edge is.
+    """The weights among a node and its neighbours as a matrix, a row per node that looks.
 
-    Without `node`, the first that all reports keep. Injected nodes have a star.
+    White is where no edge is, or where a weak one between neighbours was not kept. Injected nodes have a star. Without
+    `node`, the first that all reports keep.
     """
     node, views = _views(reports, node)
     order = [node, *sorted({other for view in views.values() for other in view.neighbours} - {node})]

@@ -1,6 +1,6 @@
 """What is shown: from audits, certificates and training histories to one plain record that the page draws.
 
-    {"title", "models": [names], "verdicts", "tables", "charts", "moved", "views", "names", "nodes", "provenance"}
+    {"title", "attack", "models", "nodes", "verdicts", "tables", "charts", "moved", "views", "names", "provenance"}
 
 A part that is not there is empty, and the page leaves it out.
 """
@@ -32,6 +32,7 @@ def content(
     first = next(iter(reports.values()))
     whole = {
         "title": " and ".join(reports),
+        "attack": first.title.removeprefix(first.model).strip(),
         "models": list(reports),
         "nodes": first.graph["nodes"],
         "verdicts": [_verdict(name, report) for name, report in reports.items()],

@@ -11,7 +11,7 @@ function verdict({ model, word, reasons, proved }) {
 }
 
 document.title = `${shown.title}: ${document.title}`;
-main.replaceChildren(make("p", { class: "about" }, shown.title));
+main.replaceChildren(make("p", { class: "about" }, `${shown.title} ${shown.attack}`));
 section("verdict", "Verdict", make("div", { class: "cards" }, ...shown.verdicts.map(verdict)));
 shown.tables.forEach((one, place) => section(`table-${place}`, one.title, table(one.head, one.rows)));
 startTheme();
