@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,3 +171,26 @@ def test_a_trained_model_is_made_faithful_and_saved_as_the_same_kind(run, tmp_pa
     assert faithful.manifest["method"]["name"] == "fgai" and faithful.manifest["seed"] == 1
     wrong = run("fit", tmp_path / "plain", "--preset", "papre", "--out", tmp_path / "x")
     assert wrong.exit_code != 0 and "default, paper, released" in wrong.output
+
+
+def test_models_of_one_graph_are_shown_side_by_side_in_one_file(run, model, tmp_path):
+    run("fit", model, "--epochs", 2, "--out", tmp_path / "faithful")
+    out, budget = tmp_path / "both.html", ["--nodes", 2, "--edges", 4, "--seeds", 1]
+    done = run("report", model, tmp_path / "faithful", *budget, "--node", 7, "--out", out)
+    assert done.exit_code == 0, done.output
+    shown = json.loads(re.search(r'id="content">(.*?)</script>', out.read_text())[1])
+    assert shown["models"] == ["gat vanilla", "gat fgai"] and "7" in shown["views"]["gat fgai"]
+    told, graph = dict(shown["provenance"]), datasets.load("synthetic", seed=0)
+    assert told["data sha256"] == datasets.fingerprint(graph) and told["data"] == "synthetic"
+    assert told["weights of gat fgai"] == saved.load(tmp_path / "faithful").manifest["weights_sha256"]
+    assert {"Training of gat vanilla", "Training of gat fgai"} <= {chart["title"] for chart in shown["charts"]}
+    twice = run("report", model, model, "--out", tmp_path / "twice.html")
+    assert twice.exit_code == 2 and "models that differ" in twice.stderr and not (tmp_path / "twice.html").exists()
+
+
+def test_a_figure_is_drawn_by_name(run, tmp_path):
+    results = Path(__file__).parent.parent / "results"
+    assert run("figure", "certified", "--results", results, "--out", tmp_path / "c.svg").exit_code == 0
+    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+    wrong = run("figure", "certifeid", "--results", results)
+    assert wrong.exit_code == 2 and "did you mean 'certified'" in wrong.stderr

@@ -1,7 +1,9 @@
-"""The command line: `fgai ls`, `fgai train`, `fgai audit`, `fgai certify`."""
+"""The command line: `fgai ls`, `fgai train`, `fgai audit`, `fgai certify`, `fgai report`, ..."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,9 +18,10 @@ from rich.table import Table
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai import datasets, saved
+from fgai import datasets, plots, report, saved
 from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
 from fgai.audit import audit as run_audit
+from fgai.audit import compare
 from fgai.backbones import BACKBONES, build
 from fgai.bench.plan import Plan, plans
 from fgai.bench.run import run as run_plan
@@ -26,8 +29,9 @@ from fgai.bench.tables import FORMATS, table_of
 from fgai.certificate import certify as run_certify
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError, SettingError
+from fgai.figures import FIGURES, figure
 from fgai.graph import need
-from fgai.methods import FGAI, METHODS, Fit, Vanilla
+from fgai.methods import FGAI, METHODS, Epoch, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
 from fgai.reading import by_name
 from fgai.registry import import_here
@@ -118,6 +122,7 @@ def _save(out: Path, fit: Fit, graph: Data, backbone: str, data: str, method: di
         method=method,
         seed=seed,
         metrics=metrics,
+        history=[asdict(epoch) for epoch in fit.history],
     )
     return metrics["f1"]
 
@@ -135,16 +140,16 @@ def audit(
     gain: Annotated[str, typer.Option(help="What the attack makes large; `fgai ls` lists them.")] = "cross-entropy",
     seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
     split: Split = 0,
-    out: Annotated[Path | None, typer.Option(help="Also save the report: .json, .md or .txt.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
 ) -> None:
     """Can I trust this attention? Attack a saved model, or your own, and report."""
     with _errors_in_words():
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data)
         attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
-        report = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
+        found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
         if out is not None:
-            report.save(out)
-    typer.echo(report.text())
+            found.save(out)
+    typer.echo(found.text())
 
 
 @app.command()
@@ -204,6 +209,69 @@ def table(
     with _errors_in_words():
         text = FORMATS[as_](table_of(Plan.read(plan), folder, beside_paper=beside == "paper"))
     typer.echo(text)
+
+
+@app.command("report")
+def write_report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of models of one graph, the vanilla one first.")],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    nodes: Annotated[int, typer.Option(help="Injected nodes.")] = 20,
+    edges: Annotated[int, typer.Option(help="Links of each.")] = 20,
+    gain: Annotated[str, typer.Option(help="What the attack makes large; `fgai ls` lists them.")] = "cross-entropy",
+    seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
+    radius: Annotated[float, typer.Option(help="How far the certificate lets attention be pushed.")] = 0.001,
+    node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood must be in the file.")] = None,
+) -> None:
+    """Audit and certify models side by side, and write one HTML file to look at."""
+    with _errors_in_words():
+        loaded = [saved.load(folder) for folder in folders]
+        graph, about = _shared(loaded)
+        found = {_title(one): one for one in loaded}
+        models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
+        comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
+        first = next(iter(models.values()))
+        proofs = {name: run_certify(model, graph, first, radius=radius) for name, model in models.items()}
+        past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
+        weights = {f"weights of {name}": str(one.manifest["weights_sha256"]) for name, one in found.items()}
+        command = {"command": shlex.join(["fgai", *sys.argv[1:]])}
+        report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights, **command})
+    typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command("figure")
+def draw(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
+    results: Annotated[Path, typer.Option(help="The folder of committed results.")] = Path("results"),
+    dataset: Annotated[str, typer.Option(help="Of which dataset.")] = "amazon-photo",
+    backbone: Annotated[str, typer.Option(help="Of which backbone, where one is shown.")] = "gat",
+    out: Annotated[Path | None, typer.Option(help=".svg or .png; NAME.svg by default.")] = None,
+) -> None:
+    """Draw a figure of the paper from the committed results."""
+    with _errors_in_words():
+        path = out or Path(f"{name}.svg")
+        plots.save(figure(name, results, dataset, backbone), path)
+    typer.echo(path)
+
+
+def _title(found: saved.Saved) -> str:
+    """What a model is called beside others: its backbone and its method."""
+    method = found.manifest.get("method", {})
+    return f"{found.manifest['backbone']} {method.get('name', 'vanilla')}"
+
+
+def _shared(found: list[saved.Saved]) -> tuple[Data, dict[str, str]]:
+    """The graph that models were trained on, which must be one, and where it comes from."""
+    origins = {(one.manifest["data"], int(one.manifest.get("seed", 0))) for one in found}
+    if len(origins) > 1 or len({_title(one) for one in found}) < len(found):
+        raise DataError(
+            f"these models are {', '.join(map(_title, found))} of {sorted(origins)}; a report compares models "
+            "that differ, of one dataset and split"
+        )
+    name, seed = origins.pop()
+    graph = _graph(name, seed)
+    for backbone in dict.fromkeys(one.manifest["backbone"] for one in found):
+        graph = BACKBONES[backbone].prepare(datasets.compact(graph))
+    return graph, {"data": name, "data sha256": datasets.fingerprint(graph), "split seed": str(seed)}
 
 
 def _asked(only: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +11,20 @@ from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
 from fgai.reading import read
+
+
+class AttentionExplanation(Explanation):
+    """A PyG explanation that notebooks show: the edges it names first."""
+
+    def _repr_html_(self, count: int = 10) -> str:
+        mask, edges = self.get("edge_mask"), self.get("edge_index")
+        if mask is None or edges is None:
+            return f"<pre>{escape(repr(self))}</pre>"
+        largest = mask.topk(min(count, mask.numel()))
+        ends = zip(largest.values.tolist(), edges[:, largest.indices].t().tolist(), strict=True)
+        rows = "".join(f"<tr><td>{s}</td><td>{t}</td><td>{weight:.4g}</td></tr>" for weight, (s, t) in ends)
+        head = "<tr><th>looked at</th><th>looks</th><th>attention</th></tr>"
+        return f"<table>{head}{rows}</table><p>The {largest.values.numel()} largest of {mask.numel()} edges.</p>"
 
 
 class AttentionExplainer(ExplainerAlgorithm):
@@ -39,7 +54,7 @@ class AttentionExplainer(ExplainerAlgorithm):
         reading = read(model, Data(x=x, edge_index=edge_index), call=lambda net, _: net(x, edge_index, **kwargs))
         attention = reading.explanation if self.site is None else reading.attention[self.site]
         mask = attention.mean().on(edge_index, absent=0.0)[:, 0]
-        return Explanation(x=x, edge_index=edge_index, edge_mask=mask)
+        return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)
 
     def supports(self) -> bool:
         """Edge masks are all that attention can give."""

@@ -19,9 +19,11 @@ ROOMS = [  # from the cellar up; a module may import its own room's package and 
     {"certificate", "explainer"},
     {"methods"},
     {"sanity"},
-    {"audit", "plots"},
+    {"audit"},
+    {"report", "plots"},
     {"saved"},
     {"bench"},
+    {"figures"},
     {"cli"},
 ]
 LEAVES = {

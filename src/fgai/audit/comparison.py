@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from torch import nn
 from torch_geometric.data import Data
 
 from fgai.adversary import Adversary, NodeInjection
-from fgai.audit.record import AuditReport
+from fgai.audit.record import AuditReport, finite
 from fgai.audit.run import audit
-from fgai.reading import Call
+from fgai.audit.writers import in_notebook, write
+from fgai.metrics import g_tvd, top_overlap
+from fgai.reading import Call, Reading, read
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How far a model still is the first one, on the clean graph, mean over nodes."""
+
+    similarity: float  # V_5 of the explanations
+    closeness: float  # total variation distance of the answers
+
+    @classmethod
+    def between(cls, first: Reading, other: Reading) -> Likeness:
+        """Both models have read the same graph."""
+        return cls(float(top_overlap(first.explanation, other.explanation).nanmean()), g_tvd(first, other))
 
 
 @dataclass(frozen=True)
@@ -19,6 +36,7 @@ class Comparison:
     """Reports of several models, by name; the adversary, the budget and the seeds were the same for all."""
 
     reports: Mapping[str, AuditReport]
+    likeness: Mapping[str, Likeness]  # of every model to the first
 
     def markdown(self) -> str:
         """One row per model, clean -> attacked."""
@@ -29,8 +47,23 @@ class Comparison:
             rows.append(f"| {name} | {report.verdict.word} | {' | '.join(cells)} |")
         return "\n".join(rows) + "\n"
 
+    def text(self) -> str:
+        """Every report, one after the other."""
+        return "\n\n".join(report.text() for report in self.reports.values())
+
+    def json(self) -> str:
+        """Everything, as JSON; numbers that are not finite become null."""
+        return json.dumps(finite(asdict(self)), allow_nan=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write to `.html` to look at, `.json`, `.md` or `.txt`."""
+        write(self, path)
+
     def __str__(self) -> str:
         return self.markdown()
+
+    def _repr_html_(self) -> str:
+        return in_notebook(self)
 
 
 def compare(
@@ -41,8 +74,15 @@ def compare(
     gain: str = "cross-entropy",
     seeds: int = 5,
     call: Call | None = None,
+    watch: Sequence[int] = (),
 ) -> Comparison:
-    """Audit several models on one graph under one budget, each attacked through its own gradients."""
-    return Comparison(
-        {name: audit(model, data, by, gain=gain, seeds=seeds, call=call, name=name) for name, model in models.items()}
-    )
+    """Audit several models on one graph under one budget, each attacked through its own gradients.
+
+    What is kept of the first model's neighbourhoods is kept of the others' too.
+    """
+    reports: dict[str, AuditReport] = {}
+    for name, model in models.items():
+        beside = next(iter(reports.values()), None)
+        reports[name] = audit(model, data, by, gain=gain, seeds=seeds, call=call, name=name, watch=watch, beside=beside)
+    first = read(next(iter(models.values())), data, call)
+    return Comparison(reports, {n: Likeness.between(first, read(m, data, call)) for n, m in models.items()})

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from fgai.audit.neighbourhood import Neighbourhood
 from fgai.audit.verdict import Verdict
+from fgai.audit.writers import in_notebook, write
 from fgai.errors import DataError
-from fgai.files import whole
 from fgai.metrics import METRICS
+
+TOLD = ("0.001", "0.01", "0.05")  # radii of the certificate that the text names
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,18 @@ class Moved:
 
 
 @dataclass(frozen=True)
+class Curves:
+    """F(r), the share of answers that stay right without the share r of all edges: clean, and mean over attacks.
+
+    `most` deletes the most attended edges first (F+), `least` the least attended (F-).
+    """
+
+    shares: tuple[float, ...]
+    clean: Mapping[str, tuple[float, ...]]
+    attacked: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
 class AuditReport:
     """The answer to "can I trust this attention?" for one model, one graph and one adversary."""
 
@@ -65,7 +80,10 @@ class AuditReport:
     attacked: Mapping[str, Figure]
     floor: Mapping[str, float]
     certified: Mapping[str, float]  # radius -> share of nodes whose whole top 5 no perturbation of the attention moves
+    curves: Curves
     moved: tuple[Moved, ...]
+    views: tuple[Neighbourhood, ...]  # of the nodes that moved most, and of those asked for
+    names: Mapping[str, str]  # of the nodes that are shown, if the graph has names
     verdict: Verdict
     versions: Mapping[str, str]
 
@@ -96,7 +114,7 @@ class AuditReport:
     @property
     def proved(self) -> str:
         """What is certain whatever the attack, in attention space."""
-        shares = ", ".join(f"{share:.1%} within {radius}" for radius, share in self.certified.items())
+        shares = ", ".join(f"{self.certified[radius]:.1%} within {radius}" for radius in TOLD)
         return (
             f"Certified (exact, l1, attention space): the top 5 of nodes with more neighbours stays whole for {shares}"
         )
@@ -118,16 +136,11 @@ class AuditReport:
 
     def json(self) -> str:
         """Everything, as JSON; numbers that are not finite become null."""
-        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False)
+        return json.dumps(finite(asdict(self)), allow_nan=False)
 
     def save(self, path: str | Path) -> None:
-        """Write to `.json` (which `load` reads), `.md` or `.txt`."""
-        writers = {".json": self.json, ".md": self.markdown, ".txt": self.text}
-        path = Path(path)
-        if path.suffix not in writers:
-            raise DataError(f"a report is saved as {', '.join(writers)}, and {path} ends in {path.suffix or 'nothing'}")
-        with whole(path) as half:
-            half.write_text(writers[path.suffix]() + "\n")
+        """Write to `.html` to look at, `.json` (which `load` reads), `.md` or `.txt`."""
+        write(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> AuditReport:
@@ -141,6 +154,8 @@ class AuditReport:
             raw["moved"] = tuple(
                 Moved(**{**row, "answers_attacked": tuple(row["answers_attacked"])}) for row in raw["moved"]
             )
+            raw["curves"] = Curves(**{name: _tuples(part) for name, part in raw["curves"].items()})
+            raw["views"] = tuple(Neighbourhood(**{k: _tuples(v) for k, v in view.items()}) for view in raw["views"])
             raw["verdict"] = Verdict(raw["verdict"]["word"], tuple(raw["verdict"]["reasons"]))
             return cls(**raw)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -149,12 +164,23 @@ class AuditReport:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str:
+        return in_notebook(self)
 
-def _finite(value: Any) -> Any:
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples they were."""
     if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
+        return {name: _tuples(part) for name, part in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def finite(value: Any) -> Any:
+    """The same record for JSON: numbers that are not finite become None, tuples lists."""
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -162,6 +188,8 @@ def _with_nan(raw: dict[str, Any]) -> dict[str, Any]:
     """Nulls among the figures are numbers that were not finite."""
     for part in (raw["clean"], raw["floor"], *raw["attacked"].values()):
         part.update({name: math.nan for name, value in part.items() if value is None})
+    for curves in (raw["curves"]["clean"], raw["curves"]["attacked"]):
+        curves.update({name: [math.nan if y is None else y for y in curve] for name, curve in curves.items()})
     for figure in raw["attacked"].values():
         figure["values"] = [math.nan if value is None else value for value in figure["values"]]
     return raw

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.acceleration import accelerated
 from fgai.adversary import ADVERSARIES, Adversary, NodeInjection
-from fgai.audit.record import AuditReport, Figure, Moved
+from fgai.audit.neighbourhood import Neighbourhood, neighbourhoods
+from fgai.audit.record import AuditReport, Curves, Figure, Moved
 from fgai.audit.trial import calm, measure, under
 from fgai.audit.verdict import judge
 from fgai.certificate import certified_radius
 from fgai.errors import SettingError
 from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, top_overlap
+from fgai.metrics.deletion import SHARES
 from fgai.metrics.stability import TOP
 from fgai.progress import progress
 from fgai.reading import Call, Reader, Reading, evaluating
@@ -24,7 +28,7 @@ from fgai.sanity import cascading_randomisation, without_attention
 from fgai.versions import versions
 
 KEPT = 100  # of the nodes that moved most
-CERTIFIED = (0.001, 0.01, 0.05)  # radii at which the certificate is shown
+CERTIFIED = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1)  # radii at which the certificate is shown
 RANDOM_DRAWS = 10  # of random explanations, the floor
 
 
@@ -37,13 +41,16 @@ def audit(
     seeds: int = 5,
     call: Call | None = None,
     name: str = "",
+    watch: Sequence[int] = (),
+    beside: AuditReport | None = None,
 ) -> AuditReport:
     """Can the attention of this model on this graph be trusted?
 
     The adversary attacks the model through its own gradients, with the seeds 0, 1, ... in place of its own, making
     `gain` large (one of `fgai ls`: on the prediction or on the explanation). Judged are the nodes of `data.test_mask`,
-    or all; without `data.y` the model's own clean answers are the labels. The model and the graph are left as they
-    were.
+    or all; without `data.y` the model's own clean answers are the labels. The neighbourhoods of the nodes that moved
+    most are kept to be looked at, and those of the nodes in `watch` and in the report `beside` which this one
+    will be looked at; `data.names`, if there, says what nodes are called. Model and graph are left as they were.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -53,6 +60,8 @@ def audit(
     """
     if seeds < 1:
         raise SettingError(f"seeds={seeds}; an audit attacks at least once")
+    if strangers := [node for node in watch if not 0 <= node < int(data.num_nodes or 0)]:
+        raise SettingError(f"watch names {strangers}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     read = Reader(model, call)
     with evaluating(model), accelerated(model), progress("audit", seeds + 1) as advance:
         clean = calm(read, data)
@@ -64,6 +73,12 @@ def audit(
             trials.append(under(by, gain, clean, seed))
             after.append(measure(trials[-1]))
             advance(f"seed {seed}: F1 {after[-1]['f1']:.3f}")
+    attacks = [trial.now for trial in trials]
+    overlap = torch.stack([top_overlap(clean.clean.explanation, now.explanation) for now in attacks])
+    moved = _moved(clean.clean, attacks, overlap)
+    nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *watch), ())
+    nodes |= {view.node: view.neighbours for view in (beside.views if beside else ())}
+    views = neighbourhoods(nodes, clean.clean.explanation, [now.explanation for now in attacks], overlap)
     figures = {metric: Figure.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(
         model=name or type(model).__name__,
@@ -75,7 +90,10 @@ def audit(
         attacked=figures,
         floor=floor,
         certified=_certified(clean),
-        moved=_moved(clean.clean, [trial.now for trial in trials]),
+        curves=_curves(clean, trials),
+        moved=moved,
+        views=views,
+        names=_names(data, views),
         verdict=judge(before, {metric: figure.mean for metric, figure in figures.items()}, floor),
         versions=versions(),
     )
@@ -119,9 +137,25 @@ def _certified(clean: Trial) -> dict[str, float]:
     return {f"{size:g}": float((contested > size).double().mean()) if len(contested) else 1.0 for size in CERTIFIED}
 
 
-def _moved(clean: Reading, attacks: list[Reading]) -> tuple[Moved, ...]:
+def _curves(clean: Trial, trials: list[Trial]) -> Curves:
+    """F+ and F-, clean and mean over seeds."""
+
+    def mean(of: list[Trial]) -> dict[str, tuple[float, ...]]:
+        return {first: tuple(np.mean([t.curves[first] for t in of], axis=0).tolist()) for first in clean.curves}
+
+    return Curves(SHARES, mean([clean]), mean(trials))
+
+
+def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
+    """What the nodes that are shown are called, where the graph says so; injected ones have no name."""
+    names = data.get("names")
+    shown = sorted({node for view in views for node in (view.node, *view.neighbours)})
+    return {} if names is None else {str(node): str(names[node]) for node in shown if node < len(names)}
+
+
+def _moved(clean: Reading, attacks: list[Reading], overlaps: Tensor) -> tuple[Moved, ...]:
     """The nodes whose top neighbours were lost most, then whose attention moved most, on average over seeds."""
-    overlap = torch.stack([top_overlap(clean.explanation, a.explanation) for a in attacks]).mean(0)
+    overlap = overlaps.mean(0)
     distance = torch.stack([shift(clean.explanation, a.explanation) for a in attacks]).mean(0)
     answers = [reading.probs.argmax(-1).tolist() for reading in (clean, *attacks)]
     answers = answers if len(clean.logits) == len(overlap) else []  # a model of links answers for pairs, not for nodes

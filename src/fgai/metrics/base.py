@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.metrics.deletion import First, f_curve
 from fgai.reading import Reader, Reading
 from fgai.registry import Registry
 
@@ -33,6 +35,17 @@ class Trial:
     def labels(self) -> Tensor:
         """The labels of the judged nodes; [J]."""
         return self.y[self.judged]
+
+    @property
+    def correct(self) -> Tensor:
+        """The judged nodes that were right on the clean graph; [N]."""
+        return self.judged & (self.clean.probs.argmax(-1) == self.y)
+
+    @cached_property
+    def curves(self) -> dict[First, list[float]]:
+        """F(r) of the explanation now, deleting the most (F+) or the least (F-) attended edges first."""
+        firsts: tuple[First, ...] = ("most", "least")
+        return {f: f_curve(self.read, self.graph, self.now.explanation, self.y, self.correct, f) for f in firsts}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Every metric by name, in the order in which tables show them: one line makes a function a metric."""
 
 from fgai.metrics.base import metric
-from fgai.metrics.deletion import f_slope_of
+from fgai.metrics.deletion import f_slope
 from fgai.metrics.prediction import g_tvd, micro_f1, roc_auc
 from fgai.metrics.released import released_g_jsd, released_g_tvd
 from fgai.metrics.shape import mean_entropy, mean_nonuniformity
@@ -26,13 +26,13 @@ metric(
     "f_slope_plus",
     "lower",
     "slope of F+(r), deleting the most attended edges",
-    lambda t: f_slope_of(t, t.now.explanation, "most"),
+    lambda t: f_slope(t.curves["most"]),
 )
 metric(
     "f_slope_minus",
     "higher",
     "slope of F-(r), deleting the least attended edges",
-    lambda t: f_slope_of(t, t.now.explanation, "least"),
+    lambda t: f_slope(t.curves["least"]),
 )
 metric(
     "nonuniformity",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -12,9 +12,11 @@ from torch_geometric.data import Data
 
 from fgai.attention import Attention
 from fgai.graph import degree, delete_edges, edge_keys, need
-from fgai.metrics.base import Trial
 from fgai.reading import Reader
 from fgai.topk import rank
+
+if TYPE_CHECKING:
+    from fgai.metrics.base import Trial
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 First = Literal["most", "least"]
@@ -74,5 +76,4 @@ def f_slope(curve: Sequence[float], shares: Sequence[float] = SHARES) -> float:
 
 def f_slope_of(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
     """The F-slope of an explanation of the graph of this trial."""
-    correct = trial.judged & (trial.clean.probs.argmax(-1) == trial.y)
-    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, correct, first, among))
+    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, trial.correct, first, among))

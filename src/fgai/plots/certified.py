@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fgai.errors import MissingExtraError
+from fgai.plots.canvas import DASHES, canvas
 
 Curve = Sequence[tuple[float, float]]  # radius, share of nodes
-DASHES = ("-", "--", ":", "-.")
 
 
 def certified_curves(panels: Mapping[str, Mapping[str, Curve]]) -> Any:
@@ -18,12 +17,7 @@ def certified_curves(panels: Mapping[str, Mapping[str, Curve]]) -> Any:
     >>> figure.axes[0].get_title()
     'cora'
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("figures need matplotlib; install it with: pip install 'fgai[plots]'") from error
-    figure = Figure(figsize=(3.2 * len(panels), 3.0), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, (axes,) = canvas(1, len(panels), sharey=True)
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
         for (name, curve), dash in zip(curves.items(), DASHES * len(curves), strict=False):
             axis.plot(*zip(*curve, strict=True), dash, marker="o", markersize=3, label=name)

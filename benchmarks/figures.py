@@ -1,0 +1,80 @@
+"""What the figures are drawn from: every method on Amazon-Photo audited, results/audits and results/histories.
+
+python benchmarks/figures.py
+python benchmarks/figures.py --models DIR    # take the models that lie there
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai import backbones, datasets, saved
+from fgai.audit import AuditReport, audit
+from fgai.bench.plan import Cell
+from fgai.files import write_json
+from fgai.graph import degree, need
+from fgai.methods import METHODS
+from fgai.progress import progress
+
+DATASET, BACKBONES, METHOD_NAMES, SEED = "amazon-photo", ("gat", "gatv2", "gt"), ("vanilla", "ln", "at", "fgai"), 0
+AUDITS, HISTORIES = Path("results/audits"), Path("results/histories")
+ATTACKS = 2
+WATCHED, SMALL, VIEWS = 200, (11, 15), 2  # nodes that are watched, their degree, and how many are kept
+
+
+def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """The model of a cell and its history, from the folder of models or trained now."""
+    folder = models / cell.name
+    if folder.exists():
+        found = saved.load(folder)
+        return found.model, found.manifest.get("history", [])
+    method: Any = METHODS[cell.method](seed=cell.seed)
+    start = backbones.build(cell.backbone, data, seed=cell.seed)
+    if getattr(method, "refines", False):
+        start, _ = trained(replace(cell, method="vanilla"), data, models)
+    fit = method.fit(start, data)
+    return fit.model, [asdict(epoch) for epoch in fit.history]
+
+
+def small(report: AuditReport, nodes: set[int]) -> AuditReport:
+    """The report with the neighbourhoods of these nodes alone that lost most of their top."""
+    views = [view for view in report.views if view.node in nodes]
+    views.sort(key=lambda view: len({*view.top_before} & {*view.top_after}))
+    return replace(report, views=tuple(views[:VIEWS]), moved=report.moved[:VIEWS])
+
+
+def audited(cell: Cell, models: Path) -> None:
+    """Keep the audit and the history of a cell; the nodes that are shown of vanilla are shown of every method."""
+    path, first = (AUDITS / f"{c.name}.json" for c in (cell, replace(cell, method="vanilla")))
+    data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))
+    data = backbones.BACKBONES[cell.backbone].prepare(data)
+    model, history = trained(cell, data, models)
+    size = degree(need(data, "edge_index")[1], need(data, "y").numel())
+    watch = ((size >= SMALL[0]) & (size <= SMALL[1])).nonzero().flatten()[:WATCHED].tolist()
+    beside = AuditReport.load(first) if first.exists() else None
+    name = f"{cell.backbone} {cell.method}"
+    report = audit(model, data, seeds=ATTACKS, name=name, watch=() if beside else watch, beside=beside)
+    small(report, {view.node for view in beside.views} if beside else {*watch}).save(path)
+    if cell.method == "fgai":
+        write_json(HISTORIES / path.name, history)
+
+
+def main(models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models")) -> None:
+    torch.set_num_threads(1)
+    cells = [Cell(DATASET, backbone, method, SEED) for backbone in BACKBONES for method in METHOD_NAMES]
+    with progress("figures", len(cells)) as advance:
+        for cell in cells:
+            if not (AUDITS / f"{cell.name}.json").exists():
+                audited(cell, models)
+            advance(cell.name)
+
+
+if __name__ == "__main__":
+    typer.run(main)

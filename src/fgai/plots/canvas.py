@@ -1,0 +1,61 @@
+"""What every figure is drawn on: matplotlib without its global state, shown by notebooks, written as SVG or PNG."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fgai.errors import DataError, MissingExtraError
+from fgai.files import whole
+
+DASHES = ("-", "--", ":", "-.")
+FORMATS = (".svg", ".png")
+
+
+@cache
+def _kind() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("figures need matplotlib; install it with: pip install 'fgai[plots]'") from error
+
+    class Drawing(Figure):
+        """A figure that notebooks show."""
+
+        def _repr_svg_(self) -> str:
+            return _written(self, "svg").decode()
+
+    return Drawing
+
+
+def canvas(rows: int, columns: int, width: float = 3.2, height: float = 3.0, **shared: Any) -> tuple[Any, Any]:
+    """A figure and its axes [rows, columns], each of this width and height in inches.
+
+    >>> figure, axes = canvas(1, 2)
+    >>> axes.shape, figure._repr_svg_().startswith("<?xml")
+    ((1, 2), True)
+    """
+    figure = _kind()(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
+def save(figure: Any, path: str | Path) -> None:
+    """Write a figure to `.svg` or `.png`; the same figure gives the same bytes."""
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise DataError(f"a figure is saved as {' or '.join(FORMATS)}, and {path} ends in {path.suffix or 'nothing'}")
+    content = _written(figure, path.suffix[1:])
+    with whole(path) as half:
+        half.write_bytes(content)
+
+
+def _written(figure: Any, kind: str) -> bytes:
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    about = {"Date": None} if kind == "svg" else None
+    with rc_context({"svg.hashsalt": "fgai"}):
+        figure.savefig(buffer, format=kind, dpi=110, metadata=about)
+    return buffer.getvalue()

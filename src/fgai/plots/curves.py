@@ -1,0 +1,57 @@
+"""Curves of audits and of training: F+ and F-, and the terms of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fgai.audit import AuditReport
+from fgai.methods import Epoch
+from fgai.plots.canvas import DASHES, canvas
+
+MARKERS = "osD^v"
+DELETED = {"most": "F+, most attended first", "least": "F-, least attended first"}
+
+
+def f_curves(panels: Mapping[str, Mapping[str, AuditReport]]) -> Any:
+    """A column per backbone, F+ above F-; a colour and marker per method, solid on the clean graph, dashed attacked.
+
+    >>> from fgai import audit, backbones, datasets, NodeInjection
+    >>> data = datasets.load("synthetic")
+    >>> report = audit(backbones.build("gat", data), data, NodeInjection(2, 5, steps=1), seeds=1)
+    >>> [axis.get_title() for axis in f_curves({"gat": {"vanilla": report}}).axes]
+    ['gat', '']
+    """
+    figure, axes = canvas(2, len(panels), sharex=True, sharey=True)
+    for column, (title, reports) in enumerate(panels.items()):
+        axes[0][column].set_title(title)
+        for axis, first in zip(axes[:, column], DELETED, strict=True):
+            for place, (name, report) in enumerate(reports.items()):
+                look = {"color": f"C{place}", "marker": MARKERS[place % len(MARKERS)], "markersize": 4}
+                axis.plot(report.curves.shares, report.curves.clean[first], "-", label=name, **look)
+                axis.plot(report.curves.shares, report.curves.attacked[first], "--", **look)
+            axis.grid(alpha=0.3)
+        axes[1][column].set_xlabel("share of edges deleted")
+    for axis, said in zip(axes[:, 0], DELETED.values(), strict=True):
+        axis.set_ylabel(f"{said}:\nshare still right")
+    axes[1][0].plot([], [], "--", color="gray", label="attacked")
+    axes[1][0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def loss_terms(histories: Mapping[str, Sequence[Epoch]]) -> Any:
+    """A panel per model: the terms of its loss, as weighted in the sum, by epoch.
+
+    >>> figure = loss_terms({"gat": [Epoch(0, {"closeness": 0.5}, 0.9), Epoch(1, {"closeness": 0.2}, 0.9)]})
+    >>> figure.axes[0].get_xlabel()
+    'epoch'
+    """
+    figure, (axes,) = canvas(1, len(histories), sharey=True)
+    for axis, (title, history) in zip(axes, histories.items(), strict=True):
+        for term, dash in zip(history[0].terms, DASHES * len(history[0].terms), strict=False):
+            axis.plot([e.number for e in history], [e.terms[term] for e in history], dash, label=term, linewidth=1)
+        axis.set(title=title, xlabel="epoch", yscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("weighted term")
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure

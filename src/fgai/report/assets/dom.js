@@ -1,0 +1,42 @@
+"use strict";
+// What every part shares: the record, elements, tables. Every value is written as text, never as markup.
+const shown = JSON.parse(document.getElementById("content").textContent);
+const main = document.getElementById("main");
+
+const short = (value) => {
+  if (value === null || value === undefined) return "–";
+  return typeof value === "number" ? String(+value.toPrecision(4)) : String(value);
+};
+
+function make(tag, settings, ...children) {
+  const svg = ["svg", "line", "path"].includes(tag);
+  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(settings)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+function section(id, title, ...children) {
+  main.append(make("section", { id, "aria-label": title }, make("h2", {}, title), ...children));
+}
+
+function scrolling(label, ...children) {
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, ...children);
+}
+
+function table(head, rows) {
+  const top = make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)));
+  const cell = (value) => make("td", { class: String(value).length > 24 ? "words" : "" }, short(value));
+  const body = rows.map((row) => make("tr", {}, ...row.map(cell)));
+  return scrolling(head.join(", "), make("table", {}, make("thead", {}, top), make("tbody", {}, ...body)));
+}
+
+// A line as it is drawn, and what it means.
+function sample(text, shape, settings) {
+  const straight = { x1: 2, x2: 38, y1: 8, y2: 8 };
+  const drawn = make(shape, shape === "line" ? { ...straight, ...settings } : settings);
+  return make("li", {}, make("svg", { width: 40, height: 16, "aria-hidden": "true" }, drawn), text);
+}

@@ -1,0 +1,71 @@
+// The nodes that moved most: a table that sorts, filters, and opens a node's neighbourhood.
+const COLUMNS = {
+  node: "node",
+  overlap: "top 5 kept",
+  shift: "attention moved",
+  answer: "class",
+  changed: "attacks that change it",
+  said: "classes under attack",
+};
+const called = (node) => (shown.names[node] === undefined ? String(node) : `${node} (${shown.names[node]})`);
+
+function movedRows(model) {
+  return shown.moved[model].map((row) => ({
+    ...row,
+    changed: row.answers_attacked.filter((answer) => answer !== row.answer).length,
+    said: row.answers_attacked.join(", "),
+  }));
+}
+
+function compared(a, b) {
+  return typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b;
+}
+
+function moved() {
+  if (!shown.models.some((model) => shown.moved[model].length)) return;
+  const sorted = { by: "overlap", sign: 1 };
+  const options = shown.models.map((model) => make("option", { value: model }, model));
+  const model = make("select", { id: "moved-model", onchange: fill }, ...options);
+  const filter = make("input", { id: "moved-filter", type: "search", oninput: fill });
+  const changed = make("input", { id: "moved-changed", type: "checkbox", onchange: fill });
+  const heads = Object.entries(COLUMNS).map(([name, title]) => {
+    const button = make("button", { type: "button", onclick: () => sort(name) }, title);
+    return make("th", { scope: "col", "data-name": name }, button);
+  });
+  const body = make("tbody", {});
+  const count = make("p", { class: "about", role: "status" });
+
+  function sort(name) {
+    sorted.sign = sorted.by === name ? -sorted.sign : 1;
+    sorted.by = name;
+    fill();
+  }
+
+  function line(row) {
+    const open = make("button", { type: "button", onclick: () => show(row.node, true) }, called(row.node));
+    const rest = Object.keys(COLUMNS).slice(1);
+    return make("tr", {}, make("td", {}, open), ...rest.map((name) => make("td", {}, short(row[name]))));
+  }
+
+  function fill() {
+    const wanted = filter.value.trim().toLowerCase();
+    const rows = movedRows(model.value)
+      .filter((row) => called(row.node).toLowerCase().includes(wanted) && (!changed.checked || row.changed))
+      .sort((a, b) => sorted.sign * compared(a[sorted.by], b[sorted.by]));
+    const direction = sorted.sign > 0 ? "ascending" : "descending";
+    body.replaceChildren(...rows.map(line));
+    heads.forEach((head) => head.setAttribute("aria-sort", head.dataset.name === sorted.by ? direction : "none"));
+    count.textContent = `${rows.length} of the ${shown.moved[model.value].length} that moved most, of ${shown.nodes}.`;
+  }
+
+  const controls = [
+    make("label", {}, "Model ", model),
+    make("label", {}, "Filter ", filter),
+    make("label", {}, changed, " only those whose answer changed"),
+  ];
+  const grid = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
+  const holder = scrolling("The nodes that moved most", grid);
+  holder.classList.add("tall");
+  section("moved", "The nodes that moved most", make("div", { class: "controls" }, ...controls), holder, count);
+  fill();
+}

@@ -1,0 +1,116 @@
+"""What is shown: from audits, certificates and training histories to one plain record that the page draws.
+
+    {"title", "attack", "models", "nodes", "verdicts", "tables", "charts", "moved", "views", "names", "provenance"}
+
+A part that is not there is empty, and the page leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fgai.audit import AuditReport, Comparison
+from fgai.audit.record import finite
+from fgai.certificate import Certificate
+from fgai.methods import Epoch
+from fgai.metrics import METRICS
+from fgai.report.charts import certified_charts, curve_charts, history_charts
+
+Histories = Mapping[str, Sequence[Epoch]]
+
+
+def content(
+    found: AuditReport | Comparison,
+    certificates: Mapping[str, Certificate] | None = None,
+    histories: Histories | None = None,
+    about: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Everything the page shows, by the names of the models; `about` is what else should be known of its making."""
+    comparison = found if isinstance(found, Comparison) else Comparison({found.model: found}, {})
+    reports, proofs, past = comparison.reports, certificates or {}, histories or {}
+    first = next(iter(reports.values()))
+    whole = {
+        "title": " and ".join(reports),
+        "attack": first.title.removeprefix(first.model).strip(),
+        "models": list(reports),
+        "nodes": first.graph["nodes"],
+        "verdicts": [_verdict(name, report) for name, report in reports.items()],
+        "tables": [_properties(comparison, proofs), _metrics(reports)],
+        "charts": [*curve_charts(reports), *certified_charts(reports, proofs), *history_charts(past)],
+        "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
+        "views": {name: {str(v.node): vars(v) for v in report.views} for name, report in reports.items()},
+        "names": {node: said for report in reports.values() for node, said in report.names.items()},
+        "provenance": _provenance(first, about or {}),
+    }
+    return finite(whole)
+
+
+def _verdict(name: str, report: AuditReport) -> dict[str, Any]:
+    return {"model": name, "word": report.verdict.word, "reasons": report.verdict.reasons, "proved": report.proved}
+
+
+def _properties(comparison: Comparison, proofs: Mapping[str, Certificate]) -> dict[str, Any]:
+    """The four properties of a faithful explanation, model beside model: clean, under attack, and what is proved."""
+    first = next(iter(comparison.reports))
+    rows: list[list[Any]] = []
+    if len(comparison.reports) > 1:
+        similar, close = (_still(comparison, proofs, name) for name in ("similarity", "closeness"))
+        rows.append(["similarity", f"the explanation is still that of {first}: V_5", *similar])
+        rows.append(["closeness", f"the answers are still those of {first}: TVD", *close])
+    rows.append(["explanation", "it survives the attack: V_5", *_survival(comparison, proofs, "overlap", "beta2")])
+    rows.append(["prediction", "it survives the attack: TVD", *_survival(comparison, proofs, "g_tvd", "alpha2")])
+    heads = [
+        f"{name}, {when}"
+        for name in comparison.reports
+        for when in ("clean", "attacked", *([_scope(proofs[name])] if name in proofs else []))
+    ]
+    return {"title": "The four properties", "head": ["property", "what it says", *heads], "rows": rows}
+
+
+def _still(comparison: Comparison, proofs: Mapping[str, Certificate], name: str) -> list[Any]:
+    """What was measured on the clean graph; no attack, and nothing to prove."""
+    cells = []
+    for model, like in comparison.likeness.items():
+        cells += [getattr(like, name), *[None] * (2 if model in proofs else 1)]
+    return cells
+
+
+def _survival(comparison: Comparison, proofs: Mapping[str, Certificate], metric: str, number: str) -> list[Any]:
+    cells = []
+    for name, report in comparison.reports.items():
+        cells += [report.clean[metric], report.attacked[metric].mean]
+        cells += [getattr(proofs[name], number).mean] if name in proofs else []
+    return cells
+
+
+def _scope(proof: Certificate) -> str:
+    return f"proved (top {proof.k}, attention pushed by {proof.radius:g})"
+
+
+def _metrics(reports: Mapping[str, AuditReport]) -> dict[str, Any]:
+    """Every metric, clean and attacked, model beside model."""
+    rows = []
+    for metric in METRICS:
+        row: list[Any] = [metric, METRICS.about(metric)]
+        for report in reports.values():
+            figure = report.attacked[metric]
+            spread = f" [{figure.low:.3g}, {figure.high:.3g}]" if report.seeds > 1 else ""
+            row += [report.clean[metric], f"{figure.mean:.4g}{spread}"]
+        rows.append(row)
+    heads = [f"{name}, {when}" for name in reports for when in ("clean", "attacked: mean [95 %]")]
+    return {"title": "Every metric", "head": ["metric", "what it is", *heads], "rows": rows}
+
+
+def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]]:
+    """What a reader needs to make it again."""
+    budget = {name: value for name, value in report.adversary.items() if name not in ("name", "seed")}
+    return [
+        ["adversary", str(report.adversary["name"])],
+        *([name, str(value)] for name, value in budget.items()),
+        ["gain", report.gain],
+        ["seeds", ", ".join(map(str, range(report.seeds)))],
+        ["graph", f"{report.graph['nodes']} nodes, {report.graph['edges']} edges"],
+        *([name, str(value)] for name, value in about.items()),
+        *([name, value] for name, value in report.versions.items()),
+    ]
