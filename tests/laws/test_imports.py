@@ -9,7 +9,7 @@ import fgai
 
 ROOT = Path(fgai.__file__).parent
 ROOMS = [  # from the cellar up; a module may import its own room's package and everything below
-    {"errors", "registry", "seeding", "files", "progress", "versions"},
+    {"errors", "registry", "seeding", "files", "progress", "versions", "ranks"},
     {"graph"},
     {"divergence", "topk", "attention", "kernels"},
     {"tap"},
@@ -20,6 +20,7 @@ ROOMS = [  # from the cellar up; a module may import its own room's package and 
     {"methods"},
     {"sanity"},
     {"audit", "plots"},
+    {"scale"},
     {"saved"},
     {"bench"},
     {"cli"},
