@@ -186,8 +186,8 @@ def test_an_opponent_goes_on_from_where_it_was(vanilla):
     data, model = vanilla
     read = Reader(model.eval())
     gain = gains.kl(read(data).detach())
-    opponent = Opponent(replace(SMALL, step=0.05), data, fresh=100)
-    values = [float(gain(opponent.meet(read, gain)).detach()) for _ in range(8)]
+    opponent = Opponent(replace(SMALL, step=0.05), fresh=100)
+    values = [float(gain(opponent.meet(read, data, gain)).detach()) for _ in range(8)]
     assert values[-1] > 1.5 * values[0]
     alone = replace(SMALL, step=0.05, steps=8)
     x = alone.climb(read, alone.place(data), alone.start(alone.place(data)), gain)
@@ -197,7 +197,7 @@ def test_an_opponent_goes_on_from_where_it_was(vanilla):
 def test_another_adversary_starts_anew(vanilla):
     data, model = vanilla
     read = Reader(model.eval())
-    hit = Opponent(AttentionBall(radius=0.1, steps=1), data, fresh=1).meet(read, gains.kl(read(data).detach()))
+    hit = Opponent(AttentionBall(radius=0.1, steps=1), fresh=1).meet(read, data, gains.kl(read(data).detach()))
     assert list(hit.perturbation.plus_weight) == ["conv2"]
 
 

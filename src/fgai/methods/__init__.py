@@ -2,9 +2,10 @@
 
 from fgai.methods.adversarial import AdversarialTraining
 from fgai.methods.base import METHODS, Method
+from fgai.methods.batches import Batches
 from fgai.methods.fgai import FGAI
 from fgai.methods.layernorm import LayerNorm
 from fgai.methods.training import Epoch, Fit
 from fgai.methods.vanilla import Vanilla
 
-__all__ = ["FGAI", "METHODS", "AdversarialTraining", "Epoch", "Fit", "LayerNorm", "Method", "Vanilla"]
+__all__ = ["FGAI", "METHODS", "AdversarialTraining", "Batches", "Epoch", "Fit", "LayerNorm", "Method", "Vanilla"]

@@ -17,8 +17,8 @@ class NeighbourSampler(BaseSampler):
     """From seed nodes outwards, at most `fanout[h]` of each node's incoming edges at hop h; -1 takes all.
 
     For any PyG `NodeLoader`. Every subset of a node's edges is equally likely and no edge comes twice; the cost is that
-    of the edges drawn, whatever the degree. What is drawn depends on `seed`, the epoch and the seed nodes alone: it is the
-    same in every process.
+    of the edges drawn, whatever the degree. What is drawn depends on `seed`, the epoch and the seed nodes alone: it is
+    the same in every process.
 
     >>> from torch_geometric.data import Data
     >>> star = Data(edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4)
