@@ -72,7 +72,7 @@ class Loader(NodeLoader):
         seed: int = 0,
         workers: int = 0,
     ) -> None:
-        csc = graph.columns if isinstance(graph, Store) else CSC.of(graph)
+        csc = columns_of(graph)
         nodes = torch.arange(csc.num_nodes) if seeds is None else seeds
         nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
         self.shares = Shares(len(nodes), batch, shuffle, seed)
@@ -82,6 +82,7 @@ class Loader(NodeLoader):
             source,
             NeighbourSampler(csc, fanout, seed),
             nodes,
+            transform=_tidy,
             batch_sampler=self.shares,
             num_workers=workers,
             persistent_workers=False,
@@ -92,6 +93,18 @@ class Loader(NodeLoader):
         self.shares.epoch = epoch
         sampler: Any = self.node_sampler
         sampler.epoch = epoch
+
+
+def _tidy(batch: Data) -> Data:
+    """Sparse features lie in order once and for all, not each time that a layer multiplies them."""
+    if isinstance(batch.x, Tensor) and batch.x.is_sparse:
+        batch.x = batch.x.coalesce()
+    return batch
+
+
+def columns_of(graph: Data | Store) -> CSC:
+    """The edges of a graph, grouped by target; those on disk stay there."""
+    return graph.columns if isinstance(graph, Store) else CSC.of(graph)
 
 
 def exact(graph: Data | Store, hops: int, *, batch: int = 256, seeds: Tensor | None = None) -> Loader:
