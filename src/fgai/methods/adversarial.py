@@ -52,7 +52,7 @@ class AdversarialTraining:
             said = read(part.graph)
             gain = GAINS["cross-entropy"](said.detach().of_first(part.seeds))
             with evaluating(model):
-                attacked = opponents[part.slot].meet(read, part.graph, gain)
+                attacked = opponents[part.slot].meet(read, part, gain)
             label, hit = (
                 nn.functional.cross_entropy(reading.logits[known], labels[known]) for reading in (said, attacked)
             )

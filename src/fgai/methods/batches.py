@@ -27,6 +27,13 @@ class Part:
     step: int = 0  # of the run, so that terms can take turns
     slot: int = 0  # among the parts of one step: an opponent meets the same slot again and again
 
+    @property
+    def hearing(self) -> tuple[int, ...] | None:
+        """The nodes whose edges the batch holds, through which the seeds can be reached; None if it holds them all."""
+        nodes, ends = int(self.graph.num_nodes or 0), need(self.graph, "edge_index")[1]
+        last = max(self.seeds, int(ends.max()) + 1 if len(ends) else 0)
+        return None if last == nodes or self.seeds == nodes else tuple(range(last))
+
     def known(self, mask: str) -> Tensor:
         """The counting nodes that are in a mask."""
         nodes = need(self.graph, mask)[: self.seeds].nonzero().flatten()

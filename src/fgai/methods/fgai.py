@@ -98,12 +98,12 @@ class FGAI:
         tasks = _Tasks(self, Reader(vanilla, calling))
 
         def terms(model: nn.Module, part: Part) -> Terms:
-            read, graph, task = Reader(model, calling), part.graph, tasks.of(part)
+            read, task = Reader(model, calling), tasks.of(part)
             with evaluating(model):
-                clean = read(graph).of_first(part.seeds)
+                clean = read(part.graph).of_first(part.seeds)
                 still = clean.detach()
                 leading = [names[part.step % len(names)]] if self.turns and names else names
-                hits = {name: opponents[name][part.slot].meet(read, graph, task.gain(name, still)) for name in leading}
+                hits = {name: opponents[name][part.slot].meet(read, part, task.gain(name, still)) for name in leading}
                 parts = task.calm(clean)
                 for name in names:
                     parts[name] = task.hit(name, clean, hits[name] if name in hits else hits[leading[0]])

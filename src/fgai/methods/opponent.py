@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from fgai import ranks
 from fgai.adversary import Adversary, Attacked, Gain, NodeInjection
 from fgai.adversary.injection import Place
-from fgai.methods.batches import Source
+from fgai.methods.batches import Part, Source
 from fgai.reading import Reader
 
 
@@ -29,8 +29,9 @@ class Opponent:
     """Attacks one model again and again while it learns.
 
     A `NodeInjection` goes on from the features it had, a few steps a round, which is as strong as many steps from a
-    new start; after `fresh` rounds it starts anew. It keeps its links while it meets the same graph, and in another
-    batch it finds new ones. Any other adversary starts anew in every round.
+    new start; after `fresh` rounds it starts anew. It keeps its links while it meets the same graph; in another batch it
+    finds new ones, among the nodes whose edges are there: through others no seed is reached. Any other adversary starts
+    anew in every round.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversary import gains
@@ -38,7 +39,8 @@ class Opponent:
     >>> read = Reader(backbones.build("gat", data).eval())
     >>> opponent = Opponent(NodeInjection(nodes=2, edges=3, steps=1), fresh=2)
     >>> gain = gains.kl(read(data).detach())
-    >>> links = [opponent.meet(read, data, gain).perturbation.added for _ in range(3)]
+    >>> whole = Part(data, data.num_nodes)
+    >>> links = [opponent.meet(read, whole, gain).perturbation.added for _ in range(3)]
     >>> torch.equal(links[0], links[1]), torch.equal(links[1], links[2])
     (True, False)
     """
@@ -49,15 +51,17 @@ class Opponent:
         self._met: tuple[Data, Place] | None = None
         self._rounds, self._x = 0, torch.empty(0)
 
-    def meet(self, read: Reader, graph: Data, gain: Gain) -> Attacked:
+    def meet(self, read: Reader, part: Part, gain: Gain) -> Attacked:
         """The reading under attack, with gradients to the model's parameters."""
         adversary = replace(self._adversary, seed=self._adversary.seed + 7_919 * (self._rounds // self._fresh))
-        anew = self._rounds % self._fresh == 0
+        anew, graph = self._rounds % self._fresh == 0, part.graph
         self._rounds += 1
         if not isinstance(adversary, NodeInjection):
             return adversary(read, graph, gain)
-        stays = self._met is not None and self._met[0] is graph and not anew
-        place = self._met[1] if stays and self._met else adversary.place(graph)
+        if self._met is not None and self._met[0] is graph and not anew:
+            place = self._met[1]
+        else:
+            place = replace(adversary, targets=adversary.targets or part.hearing).place(graph)
         x = adversary.start(place) if anew else self._x
         self._met, self._x = (graph, place), adversary.climb(read, place, x, gain)
         return place.read(read, self._x)

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 import torch.distributed as group
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from fgai.errors import SettingError
+from fgai.errors import RankError, SettingError
 
 RESTARTS = 3  # of all ranks, when one dies
 
 
 def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int = RESTARTS) -> None:
     """Run `function(*args)` in `ranks` processes that form a group; it must be found by its module and name."""
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     if ranks < 1:
         raise SettingError(f"ranks={ranks}; at least one process learns")
     config = LaunchConfig(
@@ -33,7 +33,11 @@ def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int =
         monitor_interval=0.2,
         start_method="spawn",
     )
-    elastic_launch(config, _together)(function, *args)
+    try:
+        elastic_launch(config, _together)(function, *args)
+    except ChildFailedError as error:
+        number, first = error.get_first_failure()
+        raise RankError(f"rank {number} died {restarts + 1} times, last of: {first.message}") from error
 
 
 def _together(function: Callable[..., Any], *args: Any) -> None:
