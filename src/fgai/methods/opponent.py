@@ -29,9 +29,9 @@ class Opponent:
     """Attacks one model again and again while it learns.
 
     A `NodeInjection` goes on from the features it had, a few steps a round, which is as strong as many steps from a
-    new start; after `fresh` rounds it starts anew. It keeps its links while it meets the same graph; in another batch it
-    finds new ones, among the nodes whose edges are there: through others no seed is reached. Any other adversary starts
-    anew in every round.
+    new start; after `fresh` rounds it starts anew. It keeps its links while it meets the same graph; in another batch
+    it finds new ones, among the nodes whose edges are there: through others no seed is reached. Any other adversary
+    starts anew in every round.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversary import gains

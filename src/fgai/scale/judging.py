@@ -66,7 +66,7 @@ def audit_batches(
                 for metric in row.values():
                     metric.update(trial)
     first, *others = [{name: float(metric.compute()) for name, metric in row.items()} for row in rows]
-    return BatchAudit(first, {name: Figure.of([row[name] for row in others]) for name in first})
+    return BatchAudit(first, {name: Figure.of([row[name] for row in others]) for name in first if others})
 
 
 def trial_of(read: Reader, batch: Data) -> Trial:
