@@ -3,6 +3,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_model
@@ -194,3 +195,33 @@ def test_a_figure_is_drawn_by_name(run, tmp_path):
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
     wrong = run("figure", "certifeid", "--results", results)
     assert wrong.exit_code == 2 and "did you mean 'certified'" in wrong.stderr
+
+
+def test_a_graph_is_converted_and_a_model_made_faithful_from_disk(run, model, tmp_path):
+    done = run("convert", "synthetic", "--out", tmp_path / "graph")
+    assert "1,000 nodes and 10,000 edges with x, y, train_mask" in done.stdout
+    words = ("--epochs", 1, "--batch", 500, "--fanout", "5,5")
+    assert run("fit", model, "--data", tmp_path / "graph", "--out", tmp_path / "disk", *words).exit_code == 0
+    assert run("fit", model, "--out", tmp_path / "memory", *words).exit_code == 0
+    ours, theirs = (saved.load(tmp_path / name) for name in ("disk", "memory"))
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(value, theirs.model.state_dict()[name], msg=name)
+    assert ours.manifest["metrics"] == pytest.approx(theirs.manifest["metrics"])
+
+
+def test_an_edge_list_is_converted(run, tmp_path):
+    (tmp_path / "edges.txt").write_text("0 1\n1 2\n")
+    np.save(tmp_path / "x.npy", np.eye(3))
+    done = run("convert", tmp_path / "edges.txt", "--array", f"x={tmp_path / 'x.npy'}", "--out", tmp_path / "graph")
+    assert "3 nodes and 2 edges with x" in done.stdout
+    again = run("convert", tmp_path / "edges.txt", "--out", tmp_path / "graph")
+    assert again.exit_code == 2 and "there already" in again.stderr
+
+
+def test_two_ranks_make_a_model_faithful(run, model, tmp_path):
+    words = ("--ranks", 2, "--epochs", 1, "--batch", 250, "--out", tmp_path / "faithful")
+    done = run("fit", model, *words)
+    assert done.exit_code == 0, done.output
+    assert saved.load(tmp_path / "faithful").manifest["method"]["epochs"] == 1
+    missing = run("fit", tmp_path / "nothing", *words)
+    assert missing.exit_code == 2 and "no saved model" in missing.stderr

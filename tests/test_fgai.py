@@ -14,6 +14,7 @@ from fgai.datasets.split import split_nodes
 from fgai.errors import SettingError, UnknownNameError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
+from fgai.methods.batches import Part
 from fgai.methods.layernorm import Normalised
 from fgai.methods.objective import DIVERGENCES, Likeness, lost_margin, narrow, sharpened
 from fgai.methods.opponent import Opponent
@@ -186,8 +187,8 @@ def test_an_opponent_goes_on_from_where_it_was(vanilla):
     data, model = vanilla
     read = Reader(model.eval())
     gain = gains.kl(read(data).detach())
-    opponent = Opponent(replace(SMALL, step=0.05), data, fresh=100)
-    values = [float(gain(opponent.meet(read, gain)).detach()) for _ in range(8)]
+    opponent = Opponent(replace(SMALL, step=0.05), fresh=100)
+    values = [float(gain(opponent.meet(read, Part(data, data.num_nodes), gain)).detach()) for _ in range(8)]
     assert values[-1] > 1.5 * values[0]
     alone = replace(SMALL, step=0.05, steps=8)
     x = alone.climb(read, alone.place(data), alone.start(alone.place(data)), gain)
@@ -197,7 +198,9 @@ def test_an_opponent_goes_on_from_where_it_was(vanilla):
 def test_another_adversary_starts_anew(vanilla):
     data, model = vanilla
     read = Reader(model.eval())
-    hit = Opponent(AttentionBall(radius=0.1, steps=1), data, fresh=1).meet(read, gains.kl(read(data).detach()))
+    hit = Opponent(AttentionBall(radius=0.1, steps=1), fresh=1).meet(
+        read, Part(data, data.num_nodes), gains.kl(read(data).detach())
+    )
     assert list(hit.perturbation.plus_weight) == ["conv2"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from fgai.kernels import (
     thinned,
     weighed_scores,
 )
-from fgai.tap import rebound, seen_as
+from fgai.tap import layers_that_exchange, rebound, seen_as
 
 PAYS_FROM = 5_000  # edges; below, PyG's own path is as fast
 
@@ -80,7 +80,7 @@ def _marks(tensors: Iterable[Tensor]) -> Iterator[Any]:
 
 
 @contextmanager
-def accelerated(model: nn.Module, *, as_pyg: bool = True) -> Iterator[None]:
+def accelerated(model: nn.Module, *, as_pyg: bool = True, hops: Hops = lambda: None) -> Iterator[None]:
     """GATConv, GATv2Conv and TransformerConv of `model` run on sparse products; every other layer as it was.
 
     The results are PyG's up to rounding, and so are the gradients. A layer is taken only where the methods that are
@@ -89,6 +89,9 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True) -> Iterator[None]:
     A run is the same with and without: edges keep their order, dropout draws torch's own masks. With `as_pyg=False`
     GATConv and GATv2Conv sort the edges to which they add self-loops, so attention comes in another order, and
     attention dropout draws cheaper masks of the same distribution. Nothing is left on the model afterwards.
+
+    In a batch, `hops` says how many nodes each hop from the seeds has reached. The l-th of L layers then leaves out the
+    edges to nodes more than L - l hops away, which no seed hears of (`as_pyg=False` only); its output there is void.
 
     >>> conv = GATConv(3, 2)
     >>> with accelerated(conv):
@@ -99,25 +102,39 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True) -> Iterator[None]:
     memory = _Memory()
     drop = dropout if as_pyg else thinned
     loops = {change: _remembered(change, memory) for change in (remove_self_loops, add_self_loops)}
-    if not as_pyg:
-        loops[add_self_loops] = _remembered(_sorted_with_loops, memory)
+    exchange = list(layers_that_exchange(model).values())
     with ExitStack() as undo:
         for layer in model.modules():
+            if not as_pyg:
+                later = len(exchange) - exchange.index(layer) if layer in exchange else 0
+                loops[add_self_loops] = _remembered(_sorted_with_loops, memory, partial(_heard, hops, later))
             if (faster := _faster(type(layer), memory, drop, loops)) is not None:
                 undo.enter_context(seen_as(layer, faster))
         yield
 
 
+Hops = Callable[[], Sequence[int] | None]
+Near = tuple[int, int]
 Drop = Callable[[Tensor, float, bool], Tensor]
 Order = EdgeOrder | Narrow
 Scores = Callable[[Any, EdgeOrder, Tensor, Tensor], Tensor]  # of a layer, from its sources and its targets
 
 
-def _sorted_with_loops(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
+def _heard(hops: Hops, layers: int) -> Near | None:
+    """The targets that seeds hear of if so many layers are left: those near, and what was injected after the last."""
+    counts = hops()
+    return None if counts is None or layers == 0 else (sum(counts[:layers]), sum(counts))
+
+
+def _sorted_with_loops(
+    edge_index: Tensor, edge_attr: Tensor | None = None, *, near: Near | None = None, **settings: Any
+) -> Any:
     """`add_self_loops`, then sorted by target and source: most gathers along the edges are then in order."""
     more, attributes = add_self_loops(edge_index, edge_attr, **settings)
     if attributes is not None:
         return more, attributes
+    if near is not None:
+        more = more[:, (more[1] < near[0]) | (more[1] >= near[1])]
     return more[:, edge_keys(more, int(settings["num_nodes"])).argsort()].contiguous(), None
 
 
@@ -149,14 +166,17 @@ def _is_generated(cls: type, name: str) -> bool:
     return all(vars(owner)[name].__module__.startswith(prefix(owner)) for owner in written)
 
 
-def _remembered(change: Callable[..., Any], memory: _Memory) -> Callable[..., Any]:
+def _remembered(
+    change: Callable[..., Any], memory: _Memory, near: Callable[[], Near | None] = lambda: None
+) -> Callable[..., Any]:
     """Self-loops are taken out and put in once per graph, not once per pass."""
 
     def remembered(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
         if edge_attr is not None:
             return change(edge_index, edge_attr, **settings)
-        make = lambda: change(edge_index, **settings)  # noqa: E731
-        return memory.of(edge_index, what=(change, settings.get("num_nodes")), make=make)
+        some = {} if (found := near()) is None else {"near": found}
+        make = lambda: change(edge_index, **settings, **some)  # noqa: E731
+        return memory.of(edge_index, what=(change, settings.get("num_nodes"), found), make=make)
 
     return remembered
 

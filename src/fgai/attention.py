@@ -49,6 +49,17 @@ class Attention:
         score = None if self.score is None else self.score.detach()
         return replace(self, weight=self.weight.detach(), score=score)
 
+    def of_first(self, targets: int) -> Attention:
+        """The attention of the first targets alone; sources keep their numbers."""
+        here = (self.target < targets).nonzero().flatten()
+        score = None if self.score is None else self.score.index_select(0, here)
+        return Attention(
+            self.weight.index_select(0, here),
+            self.edge_index.index_select(1, here),
+            min(targets, self.num_targets),
+            score,
+        )
+
     def mean(self) -> Attention:
         """The mean over heads, [E, 1]: one explanation where there were several."""
         return replace(self, weight=self.weight.mean(1, keepdim=True), score=None)
@@ -99,7 +110,7 @@ class Followed:
         edges = attention.edge_index
         known = next((entry for entry in self._known if entry[0] is edges), None)
         if known is None:
-            keys, _ = rising(edge_keys(edges, attention.num_targets + 1))
+            keys, _ = rising(edge_keys(edges, int(edges.max()) + 1 if edges.numel() else 1))
             alone = len(keys) > 0 and not bool((keys[1:] == keys[:-1]).any())
             known = (edges, locate(self.edge_index, edges), alone)
             self._known = [*self._known[-3:], known]

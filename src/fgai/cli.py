@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai import datasets, plots, report, saved
@@ -31,10 +31,14 @@ from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError, SettingError
 from fgai.figures import FIGURES, figure
 from fgai.graph import need
-from fgai.methods import FGAI, METHODS, Epoch, Fit, Vanilla
+from fgai.methods import FGAI, METHODS, Batches, Epoch, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
+from fgai.ranks import rank
 from fgai.reading import by_name
 from fgai.registry import import_here
+from fgai.scale import Loader, Store, convert_edge_list, exact, layerwise
+from fgai.scale import convert as convert_graph
+from fgai.scale.launch import launch
 from fgai.tracking import tracker
 
 app = typer.Typer(
@@ -95,22 +99,48 @@ def fit(
     preset: Annotated[str, typer.Option(help="default, paper or released.")] = "default",
     epochs: Annotated[int, typer.Option(help="Epochs of re-training.")] = FGAI.epochs,
     checkpoint: Annotated[Path | None, typer.Option(help="A file from which a run that was killed goes on.")] = None,
+    batch: Annotated[int, typer.Option(help="Seeds per batch and rank; 0 is the whole graph at once.")] = 0,
+    fanout: Annotated[str, typer.Option(help="Neighbours that a batch keeps at each hop.")] = "10,10",
+    ranks: Annotated[int, typer.Option(help="Processes that learn together; a dead one starts again.")] = 1,
+    data: Annotated[str, typer.Option("--data", help="Another graph: a dataset, or a folder of `fgai convert`.")] = "",
 ) -> None:
     """Make a trained model faithful: FGAI, from its weights, saved as a model of the same kind."""
     with _errors_in_words():
-        found = saved.load(folder)
-        backbone, data, seed = found.manifest["backbone"], found.manifest["data"], int(found.manifest.get("seed", 0))
-        graph, named = _prepared(backbone, data, seed), cast(Any, preset)
-        method = FGAI.preset(named, epochs=epochs, seed=seed)
+        saved.load(folder)  # what is wrong with it is said once, not by every rank
+        if ranks > 1:
+            file = checkpoint or out.with_name(f"{out.name}.run")
+            launch(_fit, folder, out, preset, epochs, file, batch or 1_024, fanout, data, ranks=ranks)
+        else:
+            _fit(folder, out, preset, epochs, checkpoint, batch, fanout, data)
+
+
+def _fit(
+    folder: Path, out: Path, preset: str, epochs: int, checkpoint: Path | None, batch: int, fanout: str, other: str
+) -> None:
+    """What each rank does; the first one saves."""
+    found = saved.load(folder)
+    backbone, seed = found.manifest["backbone"], int(found.manifest.get("seed", 0))
+    data, named = other or found.manifest["data"], cast(Any, preset)
+    graph = Store(data) if Path(data).is_dir() else _prepared(backbone, data, seed)
+    method, hops = FGAI.preset(named, epochs=epochs, seed=seed), [int(part) for part in fanout.split(",")]
+    if batch or isinstance(graph, Store):
+        check = exact(graph, len(hops), seeds=_attribute(graph, "val_mask"))
+        done = method.fit(
+            found.model, Batches(Loader(graph, hops, batch=batch or 1_024, seed=seed), check), checkpoint=checkpoint
+        )
+    else:
         done = method.fit(found.model, graph, checkpoint=checkpoint)
+    if rank() == 0:
         f1 = _save(out, done, graph, backbone, data, {"name": "fgai", "preset": preset, **asdict(method)}, seed)
-    typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}, saved in {out}")
+        typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}, saved in {out}")
 
 
-def _save(out: Path, fit: Fit, graph: Data, backbone: str, data: str, method: dict[str, Any], seed: int) -> float:
+def _save(
+    out: Path, fit: Fit, graph: Data | Store, backbone: str, data: str, method: dict[str, Any], seed: int
+) -> float:
     """Save a fit with its provenance; its test F1 is returned."""
-    x, y, test = (need(graph, name) for name in ("x", "y", "test_mask"))
-    metrics = {"f1": micro_f1(by_name(fit.model, graph)[test], y[test]), "val_f1": fit.best.val_f1}
+    x, y, test = (_attribute(graph, name) for name in ("x", "y", "test_mask"))
+    metrics = {"f1": _test_f1(fit.model, graph, y, test), "val_f1": fit.best.val_f1}
     saved.save(
         out,
         fit.model,
@@ -118,13 +148,46 @@ def _save(out: Path, fit: Fit, graph: Data, backbone: str, data: str, method: di
         features=x.size(1),
         classes=int(y.max()) + 1,
         data=data,
-        data_sha256=datasets.fingerprint(graph),
+        data_sha256="" if isinstance(graph, Store) else datasets.fingerprint(graph),
         method=method,
         seed=seed,
         metrics=metrics,
         history=[asdict(epoch) for epoch in fit.history],
     )
     return metrics["f1"]
+
+
+def _attribute(graph: Data | Store, name: str) -> Tensor:
+    return graph.whole(name) if isinstance(graph, Store) else need(graph, name)
+
+
+def _test_f1(model: nn.Module, graph: Data | Store, y: Tensor, test: Tensor) -> float:
+    if not isinstance(graph, Store):
+        return micro_f1(by_name(model, graph)[test], y[test])
+    right = sum(
+        int(((seen.reading.logits.argmax(-1) == y[seen.nodes]) & test[seen.nodes]).sum())
+        for seen in layerwise(model, graph)
+    )
+    return right / max(int(test.sum()), 1)
+
+
+@app.command()
+def convert(
+    graph: Annotated[
+        str, typer.Argument(help="A dataset, module:function, or a file of edges: lines of two ids, .npy.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    array: Annotated[list[str] | None, typer.Option(help="name=file.npy, with a row per node, beside a file.")] = None,
+    split: Split = 0,
+) -> None:
+    """Write a graph to disk, so that features and edges need not fit into memory."""
+    with _errors_in_words():
+        if Path(graph).is_file():
+            store = convert_edge_list(graph, out, dict(part.split("=", 1) for part in array or () if "=" in part))
+        else:
+            store = convert_graph(_graph(graph, split), out)
+    has = f" with {', '.join(store.names)}" if store.names else ""
+    typer.echo(f"{store.num_nodes:,} nodes and {store.num_edges:,} edges{has} in {out}")
 
 
 @app.command()

@@ -36,5 +36,9 @@ class NoSlopeError(SettingError):
     """A gain that can judge but not be climbed was given to an adversary that climbs."""
 
 
+class RankError(FGAIError, RuntimeError):
+    """Processes that worked together died, and starting them again did not help."""
+
+
 class MissingExtraError(FGAIError, ImportError):
     """An optional dependency is needed, and the message says how to install it."""

@@ -41,6 +41,12 @@ class Reading:
         """The attention of the last site: what the paper calls the explanation."""
         return self.attention[next(reversed(list(self.attention)))]
 
+    def of_first(self, nodes: int) -> Reading:
+        """What is said of the first nodes alone, and where they look: in a batch these are the seeds."""
+        if nodes == len(self.logits):
+            return self
+        return Reading(self.logits[:nodes], {site: a.of_first(nodes) for site, a in self.attention.items()})
+
     def detach(self) -> Reading:
         """The same reading without its history of gradients."""
         return Reading(self.logits.detach(), {site: a.detach() for site, a in self.attention.items()})

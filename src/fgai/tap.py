@@ -161,6 +161,20 @@ class Tap:
         return listen
 
 
+def layers_that_exchange(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers in which nodes hear of their neighbours, by name; all else treats each node by itself.
+
+    >>> from torch_geometric.nn.models import GAT
+    >>> list(layers_that_exchange(GAT(3, 4, num_layers=2)))
+    ['convs.0', 'convs.1']
+    """
+    found: dict[str, nn.Module] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, MessagePassing) and not any(name.startswith(f"{outer}.") for outer in found):
+            found[name] = layer
+    return found
+
+
 class _Tapped:
     """The mark of a layer whose tap is open."""
 

@@ -2,6 +2,7 @@
 
 from fgai.methods.adversarial import AdversarialTraining
 from fgai.methods.base import METHODS, Method
+from fgai.methods.batches import Batches
 from fgai.methods.fgai import FGAI
 from fgai.methods.layernorm import LayerNorm
 from fgai.methods.purified import GNNSVD, GNNGuard
@@ -13,6 +14,7 @@ __all__ = [
     "GNNSVD",
     "METHODS",
     "AdversarialTraining",
+    "Batches",
     "Epoch",
     "Fit",
     "GNNGuard",

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
-from torch_geometric.data import Data
 
 from fgai.adversary import GAINS, Adversary, NodeInjection
 from fgai.graph import need
-from fgai.methods.base import METHODS
-from fgai.methods.opponent import Opponent
+from fgai.methods.base import METHODS, Graphs
+from fgai.methods.batches import Part, source
+from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
 from fgai.reading import Call, Reader, by_name, evaluating
 
@@ -40,21 +40,22 @@ class AdversarialTraining:
     seed: int = 0
 
     def fit(
-        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+        self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        call, labels, known = call or by_name, need(data, "y"), need(data, "train_mask").nonzero().flatten()
+        calling, graphs = call or by_name, source(data)
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
-        opponent = Opponent(self.adversary, data, self.fresh)
+        opponents = opposing(self.adversary, graphs, self.fresh)
 
-        def terms(model: nn.Module, _: int) -> Terms:
-            read = Reader(model, call)
-            said = read(data)
+        def terms(model: nn.Module, part: Part) -> Terms:
+            read, labels, known = Reader(model, calling), need(part.graph, "y"), part.known("train_mask")
+            said = read(part.graph)
+            gain = GAINS["cross-entropy"](said.detach().of_first(part.seeds))
             with evaluating(model):
-                attacked = opponent.meet(read, GAINS["cross-entropy"](said.detach()))
+                attacked = opponents[part.slot].meet(read, part, gain)
             label, hit = (
                 nn.functional.cross_entropy(reading.logits[known], labels[known]) for reading in (said, attacked)
             )
             return {"label": label, "attacked": self.weight * hit}
 
-        return train(model, data, terms, call, schedule, "at", opponents=[opponent], checkpoint=checkpoint)
+        return train(model, graphs, terms, calling, schedule, "at", opponents=opponents, checkpoint=checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,10 @@ from fgai.acceleration import accelerated
 from fgai.adversary import Adversary, AttentionBall, Gain, NodeInjection, gains
 from fgai.attention import Attention, Followed
 from fgai.errors import SettingError
-from fgai.methods.base import METHODS
+from fgai.methods.base import METHODS, Graphs
+from fgai.methods.batches import Part, Trim, source
 from fgai.methods.objective import DIVERGENCES, Likeness, lost_margin, narrow, sharpened
-from fgai.methods.opponent import Opponent
+from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
 from fgai.reading import Call, Reader, Reading, by_name, evaluating
 
@@ -87,38 +89,52 @@ class FGAI:
         return replace(cls(), **{**PRESETS[name], **changed})
 
     def fit(
-        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+        self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Make a copy of `model` faithful; the given one is left as it was."""
-        call = call or by_name
-        with evaluating(model), accelerated(model, as_pyg=False), torch.no_grad():
-            vanilla = Reader(model, call)(data).detach()
-        sites = self._sites(vanilla)
-        task = _Task(self, vanilla, {site: sharpened(vanilla.attention[site], self.sharpness) for site in sites})
+        calling, graphs, vanilla = call or by_name, source(data), copy.deepcopy(model)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: self.seed + 500_009 * i for i, name in enumerate(ATTACKED)}
         against: Any = self.adversary
-        opponents = {name: Opponent(replace(against, seed=seeds[name]), data, self.fresh) for name in names}
+        opponents = {name: opposing(replace(against, seed=seeds[name]), graphs, self.fresh) for name in names}
+        tasks = _Tasks(self, Reader(vanilla, calling))
 
-        def terms(model: nn.Module, number: int) -> Terms:
-            read = Reader(model, call)
+        def terms(model: nn.Module, part: Part) -> Terms:
+            read, task = Reader(model, calling), tasks.of(part)
             with evaluating(model):
-                clean = read(data)
+                clean = read(part.graph).of_first(part.seeds)
                 still = clean.detach()
-                leading = [names[number % len(names)]] if self.turns and names else names
-                hits = {name: opponents[name].meet(read, task.gain(name, still)) for name in leading}
+                leading = [names[part.step % len(names)]] if self.turns and names else names
+                hits = {name: opponents[name][part.slot].meet(read, part, task.gain(name, still)) for name in leading}
                 parts = task.calm(clean)
                 for name in names:
                     parts[name] = task.hit(name, clean, hits[name] if name in hits else hits[leading[0]])
             return parts
 
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
-        return train(
-            model, data, terms, call, schedule, "fgai", opponents=list(opponents.values()), checkpoint=checkpoint
-        )
+        every = [opponent for some in opponents.values() for opponent in some]
+        how: Any = {"opponents": every, "checkpoint": checkpoint, "trim": (trim := Trim())}
+        with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=trim):
+            return train(model, graphs, terms, calling, schedule, "fgai", **how)
+
+
+class _Tasks:
+    """The task of each part; that of a graph which comes again, as a whole graph does, is made once."""
+
+    def __init__(self, method: FGAI, vanilla: Reader) -> None:
+        self._method, self._read = method, vanilla
+        self._last: tuple[Data, _Task] | None = None
+
+    def of(self, part: Part) -> _Task:
+        if self._last is None or self._last[0] is not part.graph:
+            with torch.no_grad():
+                vanilla = self._read(part.graph).detach().of_first(part.seeds)
+            goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
+            self._last = (part.graph, _Task(self._method, vanilla, goal))
+        return self._last[1]
 
     def _sites(self, vanilla: Reading) -> tuple[str, ...]:
-        sites = self.sites or tuple(vanilla.attention)[-1:]
+        sites = self._method.sites or tuple(vanilla.attention)[-1:]
         if unknown := sorted(set(sites) - set(vanilla.attention)):
             raise SettingError(f"no attention is called {unknown}; in this model there is {sorted(vanilla.attention)}")
         return sites

@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from fgai.graph import parts, stacked, sum_by, with_values
-from fgai.methods.base import METHODS
+from fgai.methods.base import METHODS, Graphs
 from fgai.methods.training import Fit
 from fgai.methods.vanilla import Vanilla
 from fgai.reading import Call
@@ -78,7 +77,7 @@ class LayerNorm:
     seed: int = 0
 
     def fit(
-        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+        self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
         plain = Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)

@@ -10,44 +10,60 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai import ranks
 from fgai.adversary import Adversary, Attacked, Gain, NodeInjection
 from fgai.adversary.injection import Place
+from fgai.methods.batches import Part, Source
 from fgai.reading import Reader
+
+
+def opposing(adversary: Adversary, graphs: Source, fresh: int) -> list[Opponent]:
+    """An opponent for each slot of a step, each with its own seed among all ranks; the first has the adversary's."""
+    against: Any = adversary
+    first = ranks.rank() * graphs.slots
+    seeds = [against.seed + 104_729 * slot for slot in range(first, first + graphs.slots)]
+    return [Opponent(replace(against, seed=seed), fresh) for seed in seeds]
 
 
 class Opponent:
     """Attacks one model again and again while it learns.
 
     A `NodeInjection` goes on from the features it had, a few steps a round, which is as strong as many steps from a
-    new start; after `fresh` rounds it moves to other links. Any other adversary starts anew in every round.
+    new start; after `fresh` rounds it starts anew. It keeps its links while it meets the same graph; in another batch
+    it finds new ones, among the nodes whose edges are there: through others no seed is reached. Any other adversary
+    starts anew in every round.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversary import gains
     >>> data = datasets.load("synthetic")
     >>> read = Reader(backbones.build("gat", data).eval())
-    >>> opponent = Opponent(NodeInjection(nodes=2, edges=3, steps=1), data, fresh=2)
+    >>> opponent = Opponent(NodeInjection(nodes=2, edges=3, steps=1), fresh=2)
     >>> gain = gains.kl(read(data).detach())
-    >>> links = [opponent.meet(read, gain).perturbation.added for _ in range(3)]
+    >>> whole = Part(data, data.num_nodes)
+    >>> links = [opponent.meet(read, whole, gain).perturbation.added for _ in range(3)]
     >>> torch.equal(links[0], links[1]), torch.equal(links[1], links[2])
     (True, False)
     """
 
-    def __init__(self, adversary: Adversary, data: Data, fresh: int) -> None:
+    def __init__(self, adversary: Adversary, fresh: int) -> None:
         self._adversary: Any = adversary
-        self._data, self._fresh = data, fresh
-        self._place: Place | None = None
+        self._fresh = fresh
+        self._met: tuple[Data, Place] | None = None
         self._rounds, self._x = 0, torch.empty(0)
 
-    def meet(self, read: Reader, gain: Gain) -> Attacked:
+    def meet(self, read: Reader, part: Part, gain: Gain) -> Attacked:
         """The reading under attack, with gradients to the model's parameters."""
         adversary = replace(self._adversary, seed=self._adversary.seed + 7_919 * (self._rounds // self._fresh))
-        anew = self._rounds % self._fresh == 0
+        anew, graph = self._rounds % self._fresh == 0, part.graph
         self._rounds += 1
         if not isinstance(adversary, NodeInjection):
-            return adversary(read, self._data, gain)
-        place = adversary.place(self._data) if anew or self._place is None else self._place
+            return adversary(read, graph, gain)
+        if self._met is not None and self._met[0] is graph and not anew:
+            place = self._met[1]
+        else:
+            place = replace(adversary, targets=adversary.targets or part.hearing).place(graph)
         x = adversary.start(place) if anew else self._x
-        self._place, self._x = place, adversary.climb(read, place, x, gain)
+        self._met, self._x = (graph, place), adversary.climb(read, place, x, gain)
         return place.read(read, self._x)
 
     def state(self) -> dict[str, Tensor]:
@@ -56,4 +72,4 @@ class Opponent:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on where `state` was taken."""
-        self._rounds, self._x, self._place = int(state["rounds"]), state["x"], None
+        self._rounds, self._x, self._met = int(state["rounds"]), state["x"], None

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
+from fgai.errors import DataError
 from fgai.graph import delete_edges, need, parts
-from fgai.methods.base import METHODS
+from fgai.methods.base import METHODS, Graphs
 from fgai.methods.training import Fit
 from fgai.methods.vanilla import Vanilla
 from fgai.reading import Call, by_name
@@ -34,9 +35,13 @@ class Purified(Vanilla):
         return by_name(model, delete_edges(data, self.suspects(data)))
 
     def fit(
-        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+        self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model` on the cleaned graph; the given one is left as it was."""
+        if not isinstance(data, Data):
+            raise DataError(
+                f"{type(self).__name__} cleans a whole graph, and was given {type(data).__name__}; give a Data"
+            )
         return super().fit(model, delete_edges(data, self.suspects(data)), call=call, checkpoint=checkpoint)
 
 

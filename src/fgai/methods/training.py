@@ -11,19 +11,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
+from fgai import ranks
 from fgai.acceleration import accelerated
 from fgai.errors import DataError, SettingError
-from fgai.graph import need
 from fgai.methods import checkpoint as disk
+from fgai.methods.batches import Part, Source, Trim
 from fgai.methods.opponent import Opponent
-from fgai.metrics import micro_f1
 from fgai.progress import progress
-from fgai.reading import Call, evaluating
+from fgai.reading import Call
 from fgai.seeding import seeded
 
 Terms = Mapping[str, Tensor]
+TermsOf = Callable[[nn.Module, Part], Terms]
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,19 @@ class _Run:
     chosen: int = -1
 
     def save(self, path: Path, settings: Mapping[str, Any]) -> None:
+        own = {"random/torch": torch.get_rng_state()}
+        for i, opponent in enumerate(self.opponents):
+            own |= {f"opponent{i}/{name}": value for name, value in opponent.state().items()}
         tensors = {
             "model": self.model.state_dict(),
             "kept": {name: value.clone() for name, value in self.kept.items()},  # it may be the model's own
             "optimizer": disk.optimizer_tensors(self.optimizer),
-            "random": {"torch": torch.get_rng_state()},
-            **{f"opponent{i}": opponent.state() for i, opponent in enumerate(self.opponents)},
+            **{f"rank{number}": theirs for number, theirs in enumerate(ranks.gathered(own))},
         }
         history = [asdict(epoch) for epoch in self.history]
-        disk.save(path, tensors, {"settings": settings, "best": self.best, "chosen": self.chosen, "history": history})
+        about = {"settings": settings, "best": self.best, "chosen": self.chosen, "history": history}
+        if ranks.rank() == 0:
+            disk.save(path, tensors, about)
 
     def restore(self, path: Path, settings: Mapping[str, Any]) -> None:
         tensors, about = disk.load(path)
@@ -97,84 +101,106 @@ class _Run:
         self.model.load_state_dict(tensors["model"])
         self.kept = tensors["kept"]
         disk.restore_optimizer(self.optimizer, tensors["optimizer"])
-        torch.set_rng_state(tensors["random"]["torch"])
+        own = tensors[f"rank{ranks.rank()}"]
+        torch.set_rng_state(own["random/torch"])
         for i, opponent in enumerate(self.opponents):
-            opponent.restore(tensors[f"opponent{i}"])
+            opponent.restore({name: own[f"opponent{i}/{name}"] for name in opponent.state()})
         self.best, self.chosen = tuple(about["best"]), about["chosen"]
         self.history = [Epoch(**epoch) for epoch in about["history"]]
 
 
 def train(
     model: nn.Module,
-    data: Data,
-    terms: Callable[[nn.Module, int], Terms],
+    source: Source,
+    terms: TermsOf,
     call: Call,
     schedule: Schedule,
     title: str,
     *,
     opponents: Sequence[Opponent] = (),
     checkpoint: str | Path | None = None,
+    trim: Trim | None = None,
 ) -> Fit:
-    """Minimise the sum of `terms(model, epoch)` over a copy of `model`.
+    """Minimise the sum of `terms(model, part)` over a copy of `model`, a step for each list of parts of the source.
 
-    With `checkpoint` the run is written to that file every ten epochs, and one that is found there is gone on with; the
-    result is that of a run that was not interrupted. A finished run takes the file away.
+    With `checkpoint` the run is written to that file every ten epochs (every epoch of batches), and one that is found
+    there is gone on with; the result is that of a run that was not interrupted. A finished run takes the file away.
+    Several ranks average their gradients.
     """
-    if schedule.epochs < 1 or not need(data, "val_mask").any():
+    if schedule.epochs < 1 or (schedule.keep == "best" and not source.judged):
         raise DataError(
-            f"{schedule.epochs} epochs and {int(need(data, 'val_mask').sum())} validation nodes; training needs at "
-            "least one of each, the best epoch is chosen by them"
+            f"{schedule.epochs} epochs, and {'some' if source.judged else 'no'} validation nodes; training needs at "
+            "least one of each, the best epoch is chosen by them. With a loader: Batches(loader, validation=another)"
         )
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     run = _Run(model, optimizer, opponents, copy.deepcopy(model.state_dict()), [])
-    settings, path = {"title": title, **asdict(schedule)}, None if checkpoint is None else Path(checkpoint)
-    with seeded(schedule.seed), accelerated(model, as_pyg=False), progress(title, schedule.epochs) as advance:
-        if path is not None and path.exists():
+    settings, path = {"title": title, "ranks": ranks.world(), **asdict(schedule)}, checkpoint and Path(checkpoint)
+    trim = trim or Trim()
+    faster = accelerated(model, as_pyg=False, hops=trim)
+    with seeded(schedule.seed), faster, progress(title, schedule.epochs) as advance:
+        if path and path.exists():
             run.restore(path, settings)
             for epoch in run.history:
                 advance(f"validation F1 {epoch.val_f1:.3f}")
         for number in range(len(run.history), schedule.epochs):
-            _epoch(run, number, terms, schedule, lambda: validate(model, data, call))
+            _epoch(run, number, _trimming(terms, trim, call), schedule, source, call)
             advance(f"validation F1 {run.history[-1].val_f1:.3f}")
             if schedule.keep == "best" and number - run.chosen >= schedule.patience:
                 break
-            if path is not None and number % 10 == 9:
+            if path and _due(number, source):
                 run.save(path, settings)
-    if path is not None:
+    if path and ranks.rank() == 0:
         path.unlink(missing_ok=True)
     model.load_state_dict(run.kept)
     return Fit(model.eval(), run.history[run.chosen], tuple(run.history))
 
 
-def _epoch(
-    run: _Run,
-    number: int,
-    terms: Callable[[nn.Module, int], Terms],
-    schedule: Schedule,
-    judge: Callable[[], tuple[float, float]],
-) -> None:
+def _trimming(terms: TermsOf, trim: Trim, call: Call) -> TermsOf:
+    """The same terms, with layers told which batch they are in."""
+
+    def told(model: nn.Module, part: Part) -> Terms:
+        with trim.on(part, model, call):
+            return terms(model, part)
+
+    return told
+
+
+def _due(number: int, source: Source) -> bool:
+    return number % source.every == source.every - 1
+
+
+def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: Source, call: Call) -> None:
     for group in run.optimizer.param_groups:
         group["lr"] = schedule.rate(number)
     run.model.train()
-    run.optimizer.zero_grad()
-    parts = terms(run.model, number)
-    torch.stack(list(parts.values())).sum().backward()
-    run.optimizer.step()
-    if schedule.keep == "best" or number % 10 == 9 or number + 1 == schedule.epochs:
-        f1, loss = judge()
+    told = [_step(run, terms, parts) for parts in source.epoch(number)]
+    if schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs:
+        f1, loss = source.validate(run.model, call)
     else:  # the last epoch is kept anyhow
         f1, loss = (run.history[-1].val_f1, 0.0) if run.history else (0.0, 0.0)
-    run.history.append(Epoch(number, {name: float(part.detach()) for name, part in parts.items()}, f1))
+    run.history.append(Epoch(number, _mean(told), f1))
     if schedule.keep == "last":
         run.kept, run.chosen = run.model.state_dict(), number
     elif (f1, -loss) > run.best:
         run.best, run.kept, run.chosen = (f1, -loss), copy.deepcopy(run.model.state_dict()), number
 
 
-def validate(model: nn.Module, data: Data, call: Call) -> tuple[float, float]:
-    """Micro-F1 and cross-entropy on the validation nodes."""
-    mask, y = need(data, "val_mask"), need(data, "y")
-    with evaluating(model), torch.no_grad():
-        logits = call(model, data)[mask]
-    return micro_f1(logits, y[mask]), float(nn.functional.cross_entropy(logits, y[mask]))
+def _step(run: _Run, terms: TermsOf, parts: Sequence[Part]) -> dict[str, float]:
+    """One step down the mean loss of the parts of all ranks; what this rank's were, term by term."""
+    run.optimizer.zero_grad()
+    told = []
+    for part in parts:
+        found = terms(run.model, part)
+        (torch.stack(list(found.values())).sum() / len(parts)).backward()
+        told.append({name: float(value.detach()) for name, value in found.items()})
+    ranks.average_gradients(run.model.parameters())
+    run.optimizer.step()
+    return {name: sum(one[name] for one in told) / len(told) for name in told[0]}
+
+
+def _mean(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean over steps and ranks, term by term."""
+    names = list(told[0])
+    total = ranks.summed(torch.tensor([[one[name] for name in names] for one in told], dtype=torch.double).mean(0))
+    return dict(zip(names, (total / ranks.world()).tolist(), strict=True))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
-from torch_geometric.data import Data
 
 from fgai.graph import need
-from fgai.methods.base import METHODS
+from fgai.methods.base import METHODS, Graphs
+from fgai.methods.batches import Part, source
 from fgai.methods.training import Fit, Schedule, Terms, train
 from fgai.reading import Call, by_name
 
@@ -33,13 +33,14 @@ class Vanilla:
     seed: int = 0
 
     def fit(
-        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+        self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        call, labels, known = call or by_name, need(data, "y"), need(data, "train_mask")
+        calling = call or by_name
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
-        def terms(model: nn.Module, _: int) -> Terms:
-            return {"label": nn.functional.cross_entropy(call(model, data)[known], labels[known])}
+        def terms(model: nn.Module, part: Part) -> Terms:
+            known, labels = part.known("train_mask"), need(part.graph, "y")
+            return {"label": nn.functional.cross_entropy(calling(model, part.graph)[known], labels[known])}
 
-        return train(model, data, terms, call, schedule, "vanilla", checkpoint=checkpoint)
+        return train(model, source(data), terms, calling, schedule, "vanilla", checkpoint=checkpoint)

@@ -1,0 +1,383 @@
+"""What it costs to grow, on generated graphs of 10^5 to 10^7 nodes on disk: results/scale.json.
+
+python benchmarks/scale.py write --folder stores      # 10 edges a node, 64 features; 3.5 GB at 10^7
+python benchmarks/scale.py grow --folder stores       # FGAI and plain PyG up to 10^6 nodes; the prediction for 10^7
+python benchmarks/scale.py check --folder stores      # 10^7 nodes, against the prediction
+python benchmarks/scale.py limited --folder stores    # the same with less memory than the features take (as root)
+python benchmarks/scale.py together --folder stores   # two ranks against one; nothing else should run
+python benchmarks/scale.py quality --models shelf     # mini-batches against whole graphs, from vanilla models
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import torch
+import typer
+from scipy.optimize import nnls
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai import FGAI, NodeInjection, backbones, datasets, ranks, read, saved
+from fgai.acceleration import accelerated
+from fgai.audit.trial import calm, measure, under
+from fgai.backbones import base, gat
+from fgai.bench.attacks import ATTACKS
+from fgai.bench.costs import Cost, read_costs, write_costs
+from fgai.bench.plan import Plan
+from fgai.bench.store import Store as Cells
+from fgai.certificate import certified_radius
+from fgai.graph import need
+from fgai.metrics import micro_f1
+from fgai.reading import Reader, by_name, evaluating
+from fgai.scale import Loader, Store, audit_batches, exact, joined, layerwise, write_store
+from fgai.scale.launch import launch
+
+COMMAND = "python benchmarks/scale.py"
+RESULTS = Path("results/scale.json")
+SIZES = (100_000, 1_000_000, 10_000_000)
+FEATURES, CLASSES, DEGREE, FANOUT, BATCH = 64, 16, 10, (10, 10), 1_024
+PIECE = 500_000
+QUICK = NodeInjection(nodes=20, edges=40, steps=1, step=0.3)  # it goes on from batch to batch, one long step in each
+LIMIT_MB = 1_500
+app = typer.Typer()
+Folder = Annotated[Path, typer.Option(help="Where the graphs are.")]
+
+
+@app.command()
+def write(folder: Folder, size: Annotated[list[int] | None, typer.Option()] = None) -> None:
+    """Write the graphs, piece by piece."""
+    for nodes in size or SIZES:
+        if not (folder / f"{nodes}").exists():
+            start = time.perf_counter()
+            graph = Pieces(nodes)
+            store = write_store(folder / f"{nodes}", nodes, graph.edges, {"x": graph.x(), "y": graph.y()})
+            print(f"{store.num_nodes} nodes, {store.num_edges} edges, {time.perf_counter() - start:.0f} s", flush=True)
+
+
+class Pieces:
+    """`fgai.datasets.synthetic` a piece at a time: communities are ranges of ids, and a few edges repeat."""
+
+    def __init__(self, nodes: int, homophily: float = 0.8, exponent: float = 2.5) -> None:
+        self.nodes, self.homophily = nodes, homophily
+        popular = np.random.default_rng(0).random(nodes) ** (-1 / (exponent - 1))
+        self.bounds = np.concatenate([[0.0], np.minimum(popular, nodes**0.5).cumsum()])
+
+    def edges(self) -> Iterator[np.ndarray]:
+        """Both directions of each link; [2, n]."""
+        links = self.nodes * DEGREE // 2
+        for number, first in enumerate(range(0, links, PIECE)):
+            draws = np.random.default_rng([1, number]).random((3, min(PIECE, links - first)))
+            one = self._at(draws[0] * self.bounds[-1])
+            group = one * CLASSES // self.nodes
+            low, high = (self.bounds[-(-(group + more) * self.nodes // CLASSES)] for more in (0, 1))
+            inside = draws[2] < self.homophily
+            two = self._at(np.where(inside, low + draws[1] * (high - low), draws[1] * self.bounds[-1]))
+            pairs = np.stack([one, two])[:, one != two]
+            yield np.concatenate([pairs, pairs[::-1]], axis=1)
+
+    def _at(self, value: np.ndarray) -> np.ndarray:
+        return np.clip(np.searchsorted(self.bounds, value, "right") - 1, 0, self.nodes - 1)
+
+    def y(self) -> Iterator[np.ndarray]:
+        """The community of each node."""
+        for first in range(0, self.nodes, PIECE):
+            yield np.arange(first, min(first + PIECE, self.nodes)) * CLASSES // self.nodes
+
+    def x(self) -> Iterator[np.ndarray]:
+        """Half the community's direction, plus noise."""
+        centre = np.random.default_rng(2).standard_normal((CLASSES, FEATURES)).astype(np.float32)
+        for number, y in enumerate(self.y()):
+            noise = np.random.default_rng([3, number]).standard_normal((len(y), FEATURES), dtype=np.float32)
+            yield 0.5 * centre[y] + noise
+
+
+class Timed:
+    """The batches of a loader, with the time and the size of each; the first ones, which warm up, are not counted."""
+
+    def __init__(self, loader: Loader, count: int, warm: int = 2) -> None:
+        self.loader, self.count, self.warm = loader, count, warm
+        self.cpu, self.wall, self.nodes, self.edges, self.seeds = 0.0, 0.0, 0, 0, 0
+
+    def __iter__(self) -> Iterator[Data]:
+        batches = iter(self.loader)
+        for number in range(self.count + self.warm):
+            cpu, wall = time.process_time(), time.perf_counter()
+            batch = next(batches)
+            yield batch
+            if number >= self.warm:
+                self.cpu += time.process_time() - cpu
+                self.wall += time.perf_counter() - wall
+                self.nodes += int(batch.num_nodes or 0)
+                self.edges += batch.num_edges
+                self.seeds += batch.batch_size
+
+
+class Memory:
+    """The most memory of its own that this process held: mapped files do not count, the system takes them back."""
+
+    def __init__(self) -> None:
+        self.peak_mb, self._on = 0.0, True
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._on = False
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while self._on:
+            own = Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]
+            self.peak_mb = max(self.peak_mb, int(own) / 1024)
+            time.sleep(0.01)
+
+
+def opened(folder: Path, nodes: int, batch: int, fanout: tuple[int, ...], count: int) -> Timed:
+    """So many batches around random seeds."""
+    store = Store(folder / f"{nodes}")
+    wanted = (count + 2) * batch * ranks.world()
+    seeds = torch.randint(nodes, (2 * wanted,), generator=torch.Generator().manual_seed(0)).unique()
+    seeds = seeds[torch.randperm(len(seeds), generator=torch.Generator().manual_seed(1))[:wanted]]
+    return Timed(Loader(store, fanout, batch=min(batch, len(seeds) // (count + 2)), seeds=seeds), count)
+
+
+def model_for_all() -> nn.Module:
+    like = Data(x=torch.ones(1, FEATURES), y=torch.tensor([CLASSES - 1]))
+    return backbones.build("gat", like)
+
+
+def plain(batches: Timed) -> None:
+    """A loop as a user writes it with PyG's layers and torch's dropout."""
+    kept, modules = base.dropout, (cast(Any, base), cast(Any, gat))
+    for module in modules:
+        module.dropout = nn.functional.dropout
+    model = model_for_all().train()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for batch in batches:
+        optimizer.zero_grad()
+        seeds = batch.batch_size
+        nn.functional.cross_entropy(by_name(model, batch)[:seeds], need(batch, "y")[:seeds]).backward()
+        optimizer.step()
+    for module in modules:
+        module.dropout = kept
+
+
+def faithful(batches: Timed) -> None:
+    FGAI(epochs=1, adversary=QUICK).fit(model_for_all(), batches)
+
+
+def sampling(batches: Timed) -> None:
+    for _ in batches:
+        pass
+
+
+@app.command()
+def one(
+    folder: Folder,
+    nodes: int,
+    batch: int = BATCH,
+    fanout: str = "10,10",
+    count: int = 10,
+    ways: str = "sampling,plain,faithful",
+) -> None:
+    """One run of each way in this process, as JSON."""
+    torch.set_num_threads(1)
+    hops = tuple(int(part) for part in fanout.split(","))
+    found: dict[str, Any] = {}
+    for way in ways.split(","):
+        batches = opened(folder, nodes, batch, hops, count)
+        with Memory() as memory:
+            {"sampling": sampling, "plain": plain, "faithful": faithful}[way](batches)
+        size = {name: getattr(batches, name) / count for name in ("cpu", "wall", "nodes", "edges", "seeds")}
+        found[way] = {**size, "anon_mb": round(memory.peak_mb, 1)}
+    print(json.dumps({"size": nodes, "batch": batch, "fanout": fanout, **found}))
+
+
+def measured(folder: Path, nodes: int, batch: int = BATCH, fanout: str = "10,10", count: int = 10) -> dict[str, Any]:
+    """`one` in a process of its own."""
+    words = [
+        "one",
+        str(nodes),
+        "--folder",
+        str(folder),
+        "--batch",
+        str(batch),
+        "--fanout",
+        fanout,
+        "--count",
+        str(count),
+    ]
+    run = subprocess.run([sys.executable, __file__, *words], check=True, capture_output=True, text=True)
+    print(run.stdout, flush=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@app.command()
+def grow(folder: Folder) -> None:
+    """Measure the smaller graphs, fit the cost model, and write down what it says of the largest."""
+    shapes = [(BATCH, "10,10"), (256, "10,10"), (BATCH, "5,5")]
+    runs = [measured(folder, nodes, batch, fanout) for nodes in SIZES[:2] for batch, fanout in shapes]
+    costs = [cost for run in runs if (run["batch"], run["fanout"]) == shapes[0] for cost in costs_of(run)]
+    parts = [run["faithful"] for run in runs]
+    table = np.array([[1.0, part["nodes"], part["edges"]] for part in parts])
+    seconds = nnls(table, np.array([part["cpu"] for part in parts]))[0]
+    memory = nnls(table, np.array([part["anon_mb"] for part in parts]))[0]
+    for name, values, unit in (("seconds", seconds * 1e6, "us"), ("memory", memory * 1e6, "B")):
+        for what, value in zip(("step", "sampled node", "sampled edge"), values, strict=True):
+            costs.append(row(f"model: {name}, {unit} a {what}", "generated", value))
+    like = runs[len(shapes)]["faithful"]  # the largest measured has the batches that the next one will have
+    said = seconds @ [1.0, like["nodes"], like["edges"]] / like["seeds"]
+    costs.append(row("predicted before it ran: FGAI, CPU us a seed", name_of(SIZES[2]), said * 1e6))
+    write_costs(RESULTS, costs)
+
+
+@app.command()
+def check(folder: Folder, count: int = 10) -> None:
+    """Measure the largest graph and compare it with the prediction."""
+    costs = costs_of(measured(folder, SIZES[2], count=count))
+    known = {(cost.what, cost.dataset): cost.value for cost in (*read_costs(RESULTS), *costs)}
+    us = "FGAI, CPU us a seed"
+    said, found = known[f"predicted before it ran: {us}", name_of(SIZES[2])], known[us, name_of(SIZES[2])]
+    costs.append(row("predicted over measured", name_of(SIZES[2]), said / found))
+    costs.append(row("CPU a seed, over 10^6 nodes", name_of(SIZES[2]), found / known[us, name_of(SIZES[1])]))
+    mb = "FGAI, peak MB of its own"
+    costs.append(
+        row(
+            "peak memory, over 10^5 nodes",
+            name_of(SIZES[2]),
+            known[mb, name_of(SIZES[2])] / known[mb, name_of(SIZES[0])],
+        )
+    )
+    write_costs(RESULTS, costs)
+
+
+@app.command()
+def limited(folder: Folder, nodes: int = SIZES[2], limit_mb: int = LIMIT_MB, count: int = 5) -> None:
+    """The largest graph, FGAI, in a memory group of its own (cgroup v1) that is smaller than the features."""
+    group = Path("/sys/fs/cgroup/memory/fgai-scale")
+    store = folder / f"{nodes}"
+    size = (store / "x.npy").stat().st_size / 2**20
+    assert limit_mb < size, f"{limit_mb} MB is no limit, the features take {size:.0f}"
+    for file in store.glob("*.npy"):  # what is cached counts for whoever read it first
+        with file.open("rb") as open_file:
+            os.posix_fadvise(open_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(limit_mb * 2**20))
+        words = ["one", str(nodes), "--folder", str(folder), "--ways", "faithful", "--count", str(count)]
+        shell = f"echo $$ > {group}/cgroup.procs && exec {shlex.join([sys.executable, __file__, *words])}"
+        run = subprocess.run(["sh", "-c", shell], check=True, capture_output=True, text=True)
+        ours = json.loads(run.stdout.splitlines()[-1])["faithful"]
+        most = int((group / "memory.max_usage_in_bytes").read_text()) / 2**20
+    finally:
+        group.rmdir()
+    figures = {
+        "features on disk, MB": size,
+        "memory limit, MB": limit_mb,
+        "under the limit: most memory, files in use included, MB": most,
+        "under the limit: peak MB of its own": ours["anon_mb"],
+        "under the limit: seconds a batch on the wall": ours["wall"],
+    }
+    write_costs(RESULTS, [row(what, name_of(nodes), value) for what, value in figures.items()])
+    print(figures)
+
+
+@app.command()
+def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-photo", epochs: int = 40) -> None:
+    """Mini-batch FGAI beside FGAI on the whole graph, seed 0; and what streams beside what is computed at once."""
+    torch.set_num_threads(1)
+    vanilla, data = saved.load(models / f"{dataset}-gat-vanilla-0").model, datasets.load(dataset, seed=0)
+    model = FGAI(epochs=epochs, adversary=QUICK).fit(vanilla, Loader(data, (20, 20), batch=BATCH)).model
+    cell = Plan.read("table2").cells({"dataset": dataset, "backbone": "gat", "method": "fgai", "seed": "0"})[0]
+    whole = {row.attack: row.metrics["f1"] for row in Cells("results/cells").rows(cell)}
+    costs, compact = [], datasets.compact(data)
+    with evaluating(model), accelerated(model):
+        clean = calm(Reader(model), compact)
+        for name in ("none", *ATTACKS):
+            now = clean if name == "none" else under(ATTACKS[name].adversary, ATTACKS[name].gain, clean, 0)
+            f1 = micro_f1(now.answers, now.labels)
+            costs.append(row(f"mini-batch FGAI's F1, {name}", dataset, f1))
+            costs.append(row(f"mini-batch FGAI's F1 less the whole graph's, {name}", dataset, f1 - (whole[name] or 0)))
+            print(costs[-2:], flush=True)
+    told, found = measure(clean), audit_batches(model, exact(compact, 2, batch=BATCH), seeds=0).clean
+    costs.append(
+        row("streamed metrics, largest difference", dataset, max(abs(told[name] - found[name]) for name in found))
+    )
+    by_layer, at_once = joined(layerwise(model, compact), len(clean.y)), read(model, compact)
+    radii = [certified_radius(reading.explanation, 10) for reading in (by_layer, at_once)]
+    off = (by_layer.logits.softmax(1) - at_once.logits.softmax(1)).abs().max()
+    costs.append(row("layer by layer: largest difference of a probability", dataset, float(off)))
+    costs.append(row("layer by layer: largest difference of a certified radius", dataset, distance(*radii)))
+    write_costs(RESULTS, costs)
+
+
+def distance(one: torch.Tensor, two: torch.Tensor) -> float:
+    here = one.isfinite() & two.isfinite()
+    return float((one[here] - two[here]).abs().max())
+
+
+def costs_of(run: dict[str, Any]) -> list[Cost]:
+    where, ours, theirs, bare = name_of(run["size"]), run["faithful"], run["plain"], run["sampling"]
+    figures = {
+        "FGAI, CPU us a seed": ours["cpu"] / ours["seeds"] * 1e6,
+        "plain PyG, CPU us a seed": theirs["cpu"] / theirs["seeds"] * 1e6,
+        "sampler alone, CPU us a seed": bare["cpu"] / bare["seeds"] * 1e6,
+        "FGAI's seeds/s over plain PyG's, same sampler": (theirs["cpu"] / theirs["seeds"])
+        / (ours["cpu"] / ours["seeds"]),
+        "FGAI, peak MB of its own": ours["anon_mb"],
+        "edges sampled for a seed": ours["edges"] / ours["seeds"],
+    }
+    return [row(what, where, value) for what, value in figures.items()]
+
+
+def row(what: str, dataset: str, value: float, command: str = "") -> Cost:
+    return Cost(what, dataset, "gat", float(f"{value:.4g}"), command or COMMAND)
+
+
+def name_of(nodes: int) -> str:
+    return f"generated, 10^{len(str(nodes)) - 1} nodes"
+
+
+def one_rank(folder: Path, nodes: int, count: int, out: Path) -> None:
+    """What each rank does: its own batches, timed by the clock on the wall."""
+    torch.set_num_threads(1)
+    batches = opened(folder, nodes, BATCH, FANOUT, count)
+    fit = FGAI(epochs=1, adversary=QUICK).fit(model_for_all(), batches)
+    speed = ranks.summed(torch.tensor(batches.seeds / batches.wall))
+    if ranks.rank() == 0:
+        out.write_text(json.dumps({"speed": float(speed), "terms": dict(fit.best.terms)}))
+
+
+@app.command()
+def together(folder: Folder, nodes: int = SIZES[1], count: int = 20) -> None:
+    """Two ranks against one, one thread each; nothing else should run on the machine."""
+    speed = {}
+    for number in (1, 2):
+        out = folder / f"ranks{number}.json"
+        launch(one_rank, folder, nodes, count, out, ranks=number, restarts=0)
+        speed[number] = json.loads(out.read_text())["speed"]
+        print(number, speed[number], flush=True)
+    parameters = sum(p.numel() for p in model_for_all().parameters())
+    costs = [
+        row(f"FGAI, seeds/s, {number} rank{'s' * (number > 1)}", name_of(nodes), speed[number]) for number in speed
+    ]
+    costs.append(row("seeds/s of 2 ranks over 1", name_of(nodes), speed[2] / speed[1]))
+    costs.append(row("network: bytes a rank sends per step, 2 ranks", name_of(nodes), 4 * parameters))
+    write_costs(RESULTS, costs)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,179 @@
+"""Where a method's graphs come from: one whole graph, or the batches of any PyG loader."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch_geometric.data import Data
+
+from fgai import ranks
+from fgai.errors import DataError
+from fgai.graph import need
+from fgai.reading import Call, evaluating
+
+
+@dataclass(frozen=True)
+class Part:
+    """A graph to learn from, and how many of its nodes, the first ones, count: all, or the seeds of a batch."""
+
+    graph: Data
+    seeds: int
+    step: int = 0  # of the run, so that terms can take turns
+    slot: int = 0  # among the parts of one step: an opponent meets the same slot again and again
+
+    @property
+    def hearing(self) -> tuple[int, ...] | None:
+        """The nodes whose edges the batch holds, through which the seeds can be reached; None if it holds them all."""
+        nodes, ends = int(self.graph.num_nodes or 0), need(self.graph, "edge_index")[1]
+        last = max(self.seeds, int(ends.max()) + 1 if len(ends) else 0)
+        return None if last == nodes or self.seeds == nodes else tuple(range(last))
+
+    def known(self, mask: str) -> Tensor:
+        """The counting nodes that are in a mask."""
+        nodes = need(self.graph, mask)[: self.seeds].nonzero().flatten()
+        if len(nodes) == 0:
+            raise DataError(
+                f"none of the {self.seeds} nodes that count is in `{mask}`; give the loader the nodes to learn from, "
+                f"such as seeds=data.{mask}"
+            )
+        return nodes
+
+
+class Trim:
+    """Tells layers how far each is heard in the batch at hand, so that they leave out what no seed hears of.
+
+    On the first batch the seeds' answers with and without are compared; for a model whose nodes hear of each other in
+    another way than layer after layer nothing is left out.
+    """
+
+    def __init__(self) -> None:
+        self._hops: Sequence[int] | None = None
+        self._fits: bool | None = None
+
+    def __call__(self) -> Sequence[int] | None:
+        """How many nodes each hop of the batch has reached."""
+        return self._hops
+
+    @contextmanager
+    def on(self, part: Part, model: nn.Module, call: Call) -> Iterator[None]:
+        """For the length of a block the batch is this one."""
+        counts = part.graph.get("num_sampled_nodes")
+        try:
+            if counts is not None and self._fits is None:
+                self._fits = self._same(part, model, call, counts)
+            self._hops = counts if self._fits else None
+            yield
+        finally:
+            self._hops = None
+
+    def _same(self, part: Part, model: nn.Module, call: Call, counts: Sequence[int]) -> bool:
+        with evaluating(model), torch.no_grad():
+            told = call(model, part.graph)[: part.seeds]
+            self._hops = counts
+            found = call(model, part.graph)[: part.seeds]
+        return bool(((told - found).abs() <= 1e-4 * told.abs().max()).all())
+
+
+class Source(Protocol):
+    """What the training loop learns from."""
+
+    slots: int  # parts whose gradients make one step
+    every: int  # epochs between two looks at the validation nodes, and between two checkpoints
+    judged: bool  # there are validation nodes
+
+    def epoch(self, number: int) -> Iterator[list[Part]]:
+        """The parts of each step."""
+        ...
+
+    def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
+        """Micro-F1 and cross-entropy on the validation nodes."""
+        ...
+
+
+class Whole:
+    """One graph, all of whose nodes (or pairs, where links are predicted) count; an epoch is a step."""
+
+    slots, every = 1, 10
+
+    def __init__(self, data: Data) -> None:
+        chosen = need(data, "val_mask")
+        self._part, self.judged = Part(data, len(chosen)), bool(chosen.any())  # nodes count, or pairs of nodes
+
+    def epoch(self, number: int) -> Iterator[list[Part]]:
+        """One step with the whole graph."""
+        yield [Part(self._part.graph, self._part.seeds, number)]
+
+    def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
+        """Micro-F1 and cross-entropy on the validation nodes."""
+        return validate(model, [self._part], call)
+
+
+class Batches:
+    """The batches of a loader, `slots` of them to a step; `validation` is a loader for the epoch that is kept.
+
+    A batch is a PyG `Data` whose first `batch_size` nodes are those it is about; the others are their neighbours.
+    Without `validation` only methods that keep their last epoch can learn.
+    """
+
+    every = 1
+
+    def __init__(self, train: Iterable[Data], validation: Iterable[Data] | None = None, slots: int = 1) -> None:
+        self._train, self._validation, self.slots = train, validation, slots
+        self.judged = validation is not None
+
+    def epoch(self, number: int) -> Iterator[list[Part]]:
+        """The batches of an epoch; a loader that can be told which one it is gets told."""
+        told: Any = self._train
+        if hasattr(told, "set_epoch"):
+            told.set_epoch(number)
+        batches = iter(self._train)
+        for step in itertools.count(number):
+            some = list(itertools.islice(batches, self.slots))
+            if not some:
+                return
+            yield [Part(batch, seeds_of(batch), step, slot) for slot, batch in enumerate(some)]
+
+    def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
+        """Micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""
+        if self._validation is None:
+            return float("nan"), 0.0
+        return validate(model, (Part(batch, seeds_of(batch)) for batch in self._validation), call)
+
+
+def source(data: Data | Iterable[Data] | Batches) -> Source:
+    """What to learn from, given a graph, a loader, or loaders.
+
+    >>> graph = Data(x=torch.ones(3, 1), val_mask=torch.ones(3, dtype=torch.bool))
+    >>> next(source(graph).epoch(0))[0].seeds, source([graph]).judged
+    (3, False)
+    """
+    if isinstance(data, Data):
+        return Whole(data)
+    return data if isinstance(data, Batches) else Batches(data)
+
+
+def seeds_of(batch: Data) -> int:
+    """How many of a batch's first nodes it is about; all where the loader does not say."""
+    return int(batch.get("batch_size") or batch.num_nodes or 0)
+
+
+def validate(model: nn.Module, parts: Iterable[Part], call: Call) -> tuple[float, float]:
+    """Micro-F1 and cross-entropy on the nodes that count and are in `val_mask`, over all parts and ranks."""
+    right, lost, count = 0, 0.0, 0
+    for part in parts:
+        mask, y = need(part.graph, "val_mask")[: part.seeds], need(part.graph, "y")[: part.seeds]
+        with evaluating(model), torch.no_grad():
+            logits = call(model, part.graph)[: part.seeds][mask]
+        here = int(mask.sum())
+        right += int((logits.argmax(-1) == y[mask]).sum())
+        lost += here * float(cross_entropy(logits, y[mask])) if here else 0.0
+        count += here
+    total = ranks.summed(torch.tensor([right, lost, count], dtype=torch.double))
+    return float(total[0] / total[2]), float(total[1] / total[2])

@@ -1,0 +1,55 @@
+"""Several processes on this machine, by torch's own elastic launcher: if one dies, all start again from the checkpoint.
+
+On several machines the same function runs under `torchrun --nnodes ...`; this is what `--ranks` does on one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as group
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from fgai.errors import RankError, SettingError
+
+RESTARTS = 3  # of all ranks, when one dies
+
+
+def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int = RESTARTS) -> None:
+    """Run `function(*args)` in `ranks` processes that form a group; it must be found by its module and name."""
+    if ranks < 1:
+        raise SettingError(f"ranks={ranks}; at least one process learns")
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        monitor_interval=0.2,
+        start_method="spawn",
+    )
+    try:
+        elastic_launch(config, _together)(function, *args)
+    except ChildFailedError as error:
+        number, first = error.get_first_failure()
+        raise RankError(f"rank {number} died {restarts + 1} times, last of: {first.message}") from error
+
+
+def _together(function: Callable[..., Any], *args: Any) -> None:
+    """In each process: one thread where the ranks share cores, a group, and the work."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
+    joined_group()
+    try:
+        function(*args)
+    finally:
+        group.destroy_process_group()
+
+
+def joined_group() -> None:
+    """Join the group that `torchrun` describes in the environment: nccl where there are GPUs, gloo elsewhere."""
+    group.init_process_group("nccl" if torch.cuda.is_available() else "gloo")

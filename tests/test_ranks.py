@@ -1,0 +1,51 @@
+import json
+import os
+
+import pytest
+
+import together
+from fgai.backbones import build
+from fgai.scale import audit_batches, exact
+from fgai.scale.launch import launch
+
+
+@pytest.fixture(autouse=True)
+def found_by_name(monkeypatch):
+    """Ranks import this folder's `together`."""
+    here = os.path.dirname(__file__)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+
+
+def said(folder):
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def alike(one, two, tolerance):
+    for mine, theirs in zip(one["terms"], two["terms"], strict=True):
+        assert mine == pytest.approx(theirs, abs=tolerance)
+    assert one["weights"] == pytest.approx(two["weights"], abs=tolerance)
+
+
+def test_two_ranks_learn_what_one_learns_from_the_same_batches(tmp_path):
+    launch(together.fit_here, str(tmp_path), ranks=2)
+    first, second = said(tmp_path)
+    assert first == second
+    alike(first, together.told(together.fitted(slots=2)), 1e-4)
+    alone = together.told(together.fitted())
+    assert alone["weights"] != pytest.approx(first["weights"], abs=1e-4), "a step of one batch is another step"
+
+
+def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setenv("FGAI_TEST_MARK", str(tmp_path / "killed"))
+    launch(together.fit_and_die, str(tmp_path), ranks=2)
+    assert (tmp_path / "killed").exists() and not (tmp_path / "run").exists()
+    first, second = said(tmp_path)
+    assert first == second
+    alike(first, together.told(together.fitted(slots=2)), 1e-4)
+
+
+def test_metrics_sum_over_ranks(tmp_path):
+    launch(together.audit_here, str(tmp_path), ranks=2)
+    first, second = said(tmp_path)
+    alone = audit_batches(build("gat", together.DATA), exact(together.DATA, 2, batch=64), together.ATTACK)
+    assert first == second == pytest.approx(dict(alone.clean), abs=1e-6)

@@ -1,0 +1,109 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from fgai import datasets
+from fgai.errors import DataError
+from fgai.scale import Loader, Store, convert, convert_edge_list, write_store
+
+GRAPH = datasets.load("synthetic")
+
+
+def test_batches_from_disk_are_those_from_memory(tmp_path):
+    store = convert(GRAPH, tmp_path / "graph")
+    for ours, theirs in zip(Loader(GRAPH, (5, 5), batch=64), Loader(store, (5, 5), batch=64), strict=True):
+        for name in ("x", "y", "train_mask", "edge_index", "n_id", "e_id"):
+            assert torch.equal(ours[name], theirs[name]), name
+
+
+def test_a_store_written_in_pieces_is_the_same(tmp_path):
+    ends, x = GRAPH.edge_index.numpy(), GRAPH.x.numpy()
+    whole = convert(GRAPH, tmp_path / "whole")
+    pieces = write_store(
+        tmp_path / "pieces",
+        GRAPH.num_nodes,
+        lambda: [ends[:, :37], ends[:, 37:5_000], ends[:, 5_000:]],
+        {"x": [x[:999], x[999:]]},
+    )
+    for name in ("start", "source", "edge"):
+        assert torch.equal(getattr(whole.columns, name), getattr(pieces.columns, name)), name
+    assert torch.equal(pieces.whole("x"), GRAPH.x)
+
+
+def test_an_edge_list_is_converted(tmp_path):
+    np.savetxt(tmp_path / "edges.tsv", GRAPH.edge_index.numpy().T, fmt="%d", delimiter="\t")
+    np.save(tmp_path / "edges.npy", GRAPH.edge_index.numpy())
+    np.save(tmp_path / "x.npy", GRAPH.x.numpy())
+    for name in ("edges.tsv", "edges.npy"):
+        store = convert_edge_list(tmp_path / name, tmp_path / f"{name}.store", {"x": tmp_path / "x.npy"})
+        target = torch.arange(store.num_nodes).repeat_interleave(store.columns.start.diff())
+        assert torch.equal(GRAPH.edge_index[:, store.columns.edge.long()], torch.stack([store.columns.source, target]))
+        assert torch.equal(store.whole("x"), GRAPH.x)
+
+
+def test_pygs_stores_hand_out_what_is_asked(tmp_path):
+    store = convert(GRAPH, tmp_path / "graph")
+    rows = torch.tensor([5, 3])
+    assert torch.equal(store.get_tensor(group_name=None, attr_name="x", index=rows), GRAPH.x[rows])
+    assert store.get_tensor_size(group_name=None, attr_name="x") == (1_000, 32)
+    source, start = store.get_edge_index(edge_type=None, layout="csc")
+    assert len(start) == 1_001 and len(source) == GRAPH.num_edges
+
+
+def test_a_store_is_read_only(tmp_path):
+    store = convert(GRAPH, tmp_path / "graph")
+    with pytest.raises(DataError, match="read only"):
+        store.put_tensor(GRAPH.x, group_name=None, attr_name="x", index=None)
+    store.whole("x").zero_()  # this process's own copy
+    assert torch.equal(Store(tmp_path / "graph").whole("x"), GRAPH.x)
+
+
+def test_what_is_there_is_not_written_over(tmp_path):
+    convert(GRAPH, tmp_path / "graph")
+    with pytest.raises(DataError, match="there already"):
+        convert(GRAPH, tmp_path / "graph")
+
+
+def test_an_error_in_the_middle_leaves_nothing(tmp_path):
+    ends = GRAPH.edge_index.numpy()
+    with pytest.raises(DataError, match="999 rows"):
+        write_store(tmp_path / "graph", 1_000, lambda: [ends], {"x": [np.zeros((999, 2))]})
+    with pytest.raises(DataError, match="number nodes from 0"):
+        write_store(tmp_path / "graph", 10, lambda: [ends], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+SLOW = """
+import sys, time
+import numpy as np
+from fgai.scale import write_store
+def rows():
+    for _ in range(10):
+        print("row", flush=True)
+        yield np.zeros((100, 4), dtype=np.float32)
+        time.sleep(0.5)
+write_store(sys.argv[1], 1000, lambda: [np.array([[0], [1]])], {"x": rows()})
+"""
+
+
+def test_a_kill_in_the_middle_leaves_no_store_that_opens(tmp_path):
+    writer = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path / "graph")], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+    time.sleep(0.1)
+    with pytest.raises(DataError, match="no whole graph store"):
+        Store(tmp_path / "graph")
+    halves = list(tmp_path.iterdir())
+    assert halves, "the writer had begun"
+    for half in halves:
+        with pytest.raises(DataError, match="no whole graph store"):
+            Store(half)

@@ -1,0 +1,57 @@
+"""What ranks run in `test_ranks`: found by name in a process of its own."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import torch
+
+from fgai import FGAI, NodeInjection, datasets, ranks
+from fgai.backbones import build
+from fgai.datasets.split import split_nodes
+from fgai.methods import Batches
+from fgai.scale import Loader, audit_batches, exact
+
+DATA = split_nodes(datasets.synthetic(400, 4_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
+ATTACK = NodeInjection(nodes=2, edges=8, steps=2)
+METHOD = FGAI(adversary=ATTACK, epochs=4)
+
+
+def fitted(slots=1, checkpoint=None, loader=None):
+    model = build("gat", DATA)
+    batches = Batches(loader or Loader(DATA, (5, 5), batch=50), exact(DATA, 2, seeds=DATA.val_mask, batch=10), slots)
+    return METHOD.fit(model, batches, checkpoint=checkpoint)
+
+
+def told(fit):
+    flat = torch.cat([value.flatten() for value in fit.model.state_dict().values()])
+    return {"terms": [dict(e.terms) for e in fit.history], "f1": fit.best.val_f1, "weights": flat.tolist()}
+
+
+def fit_here(folder):
+    """Fit, and write what this rank came to."""
+    (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(told(fitted())))
+
+
+class Killed(Loader):
+    """In its third epoch, and once, rank 1 dies without a word."""
+
+    def set_epoch(self, epoch):
+        mark = Path(os.environ["FGAI_TEST_MARK"])
+        if epoch == 2 and ranks.rank() == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().set_epoch(epoch)
+
+
+def fit_and_die(folder):
+    """The same, but one rank is killed in the middle."""
+    fit = fitted(checkpoint=Path(folder) / "run", loader=Killed(DATA, (5, 5), batch=50))
+    (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(told(fit)))
+
+
+def audit_here(folder):
+    """Each rank audits its share; all say the same."""
+    found = audit_batches(build("gat", DATA), exact(DATA, 2, batch=64), ATTACK)
+    (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(dict(found.clean)))
