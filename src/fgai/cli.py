@@ -146,7 +146,9 @@ def audit(
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data)
         attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
-        if out is not None:
+        if out is not None and out.suffix == ".html":
+            report.save(out, found, about=_about(data or f"that of {folder}", graph))
+        elif out is not None:
             found.save(out)
     typer.echo(found.text())
 
@@ -230,8 +232,7 @@ def write_report(
         proofs = {name: run_certify(model, graph, first, radius=radius) for name, model in models.items()}
         past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
         weights = {f"weights of {name}": str(one.manifest["weights_sha256"]) for name, one in found.items()}
-        command = {"command": shlex.join(["fgai", *sys.argv[1:]])}
-        report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights, **command})
+        report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights})
     typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
 
 
@@ -268,7 +269,13 @@ def _shared(found: list[saved.Saved]) -> tuple[Data, dict[str, str]]:
     graph = _graph(name, seed)
     for backbone in dict.fromkeys(one.manifest["backbone"] for one in found):
         graph = BACKBONES[backbone].prepare(datasets.compact(graph))
-    return graph, {"data": name, "data sha256": datasets.fingerprint(graph), "split seed": str(seed)}
+    return graph, {"split seed": str(seed), **_about(name, graph)}
+
+
+def _about(name: str, graph: Data) -> dict[str, str]:
+    """Where a report comes from: its data and its command."""
+    command = shlex.join(["fgai", *sys.argv[1:]])
+    return {"data": name, "data sha256": datasets.fingerprint(graph), "command": command}
 
 
 def _ours(folder: Path | None, data: str) -> tuple[nn.Module, Data, str]:
