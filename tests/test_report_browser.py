@@ -232,6 +232,14 @@ def test_it_prints(look, page):
     assert len(printed) > 50_000
 
 
+def test_in_a_notebooks_frame_it_draws_itself_too(look, page, tmp_path):
+    (tmp_path / "notebook.html").write_text(page[1]._repr_html_(), encoding="utf-8")
+    driver = look(tmp_path / "notebook.html")
+    driver.switch_to.frame(driver.find_element("tag name", "iframe"))
+    assert len(driver.find_elements("css selector", ".graph")) == 4
+    driver.switch_to.default_content()
+
+
 def alone(path):
     """One seed, one model, no certificate, no history."""
     audit(trained(), community(), ATTACK, seeds=1).save(path)

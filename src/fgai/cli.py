@@ -33,6 +33,7 @@ from fgai.figures import FIGURES, figure
 from fgai.graph import need
 from fgai.methods import FGAI, METHODS, Epoch, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
+from fgai.metrics.stability import TOP
 from fgai.reading import by_name
 from fgai.registry import import_here
 
@@ -228,8 +229,7 @@ def write_report(
         found = {_title(one): one for one in loaded}
         models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
         comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
-        first = next(iter(models.values()))
-        proofs = {name: run_certify(model, graph, first, radius=radius) for name, model in models.items()}
+        proofs = {name: run_certify(model, graph, k=TOP, radius=radius) for name, model in models.items()}
         past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
         weights = {f"weights of {name}": str(one.manifest["weights_sha256"]) for name, one in found.items()}
         report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights})

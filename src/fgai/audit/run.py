@@ -73,12 +73,7 @@ def audit(
             trials.append(under(by, gain, clean, seed))
             after.append(measure(trials[-1]))
             advance(f"seed {seed}: F1 {after[-1]['f1']:.3f}")
-    attacks = [trial.now for trial in trials]
-    overlap = torch.stack([top_overlap(clean.clean.explanation, now.explanation) for now in attacks])
-    moved = _moved(clean.clean, attacks, overlap)
-    nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *watch), ())
-    nodes |= {view.node: view.neighbours for view in (beside.views if beside else ())}
-    views = neighbourhoods(nodes, clean.clean.explanation, [now.explanation for now in attacks], overlap)
+    moved, views = _shown(clean.clean, [trial.now for trial in trials], watch, beside)
     figures = {metric: Figure.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(
         model=name or type(model).__name__,
@@ -144,6 +139,17 @@ def _curves(clean: Trial, trials: list[Trial]) -> Curves:
         return {first: tuple(np.mean([t.curves[first] for t in of], axis=0).tolist()) for first in clean.curves}
 
     return Curves(SHARES, mean([clean]), mean(trials))
+
+
+def _shown(
+    clean: Reading, attacks: list[Reading], watch: Sequence[int], beside: AuditReport | None
+) -> tuple[tuple[Moved, ...], tuple[Neighbourhood, ...]]:
+    """The nodes that moved most, and what is to be looked at: their neighbourhoods, and those that were asked for."""
+    overlap = torch.stack([top_overlap(clean.explanation, now.explanation) for now in attacks])
+    moved = _moved(clean, attacks, overlap)
+    nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *watch), ())
+    nodes |= {view.node: view.neighbours for view in (beside.views if beside else ())}
+    return moved, neighbourhoods(nodes, clean.explanation, [now.explanation for now in attacks], overlap)
 
 
 def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
