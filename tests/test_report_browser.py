@@ -104,7 +104,7 @@ def test_every_part_is_there(look, page):
         "Where one node looks",
         "How it was made",
     ]
-    assert len(driver.find_elements("css selector", "#charts canvas")) == 5
+    assert len(driver.find_elements("css selector", "#charts canvas")) == 6
     assert len(driver.find_elements("css selector", ".graph")) == 4
     assert driver.find_elements("css selector", "img, iframe, object, link") == []
     assert HOSTILE.split("\u2028")[0] in driver.find_element("id", "provenance").text

@@ -17,7 +17,7 @@ from fgai.audit.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.audit.record import AuditReport, Curves, Figure, Moved
 from fgai.audit.trial import calm, measure, under
 from fgai.audit.verdict import judge
-from fgai.certificate import certified_radius
+from fgai.certificate import certified_radius, guaranteed_overlap
 from fgai.errors import SettingError
 from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, top_overlap
 from fgai.metrics.deletion import SHARES
@@ -91,6 +91,7 @@ def audit(
         names=_names(data, views),
         verdict=judge(before, {metric: figure.mean for metric, figure in figures.items()}, floor),
         versions=versions(),
+        guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
 
 

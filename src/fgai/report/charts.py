@@ -45,6 +45,10 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
     series = [line(name, list(report.certified.values()), group[name]) for name, report in reports.items()]
     about = f"Nodes whose whole top {TOP} no perturbation of this l1 size moves; exact."
     made = [chart(f"Certified, top {TOP}", about, *words, CERTIFIED, log="x", series=series)]
+    if all(report.guaranteed for report in reports.values()):
+        sure = [line(name, list(report.guaranteed.values()), group[name]) for name, report in reports.items()]
+        about = f"The share of a node's top {TOP} that no perturbation of this l1 size moves, mean over nodes; exact."
+        made.append(chart("Certified overlap", about, words[0], f"V_{TOP} at least", CERTIFIED, log="x", series=sure))
     for k, norm in sorted({(proof.k, proof.norm) for proof in proofs.values()} - {(TOP, "l1")}):
         these = {name: proof for name, proof in proofs.items() if (proof.k, proof.norm) == (k, norm)}
         series = [line(name, [proof.share(r) for r in CERTIFIED], group[name]) for name, proof in these.items()]
