@@ -41,6 +41,13 @@ def test_f_curves_are_the_reports():
         assert [line.get_linestyle() for line in axis.lines][:4] == ["-", "--", "-", "--"]
 
 
+def test_a_method_looks_the_same_in_every_panel():
+    reports = comparison().reports
+    left, right = plots.f_curves({"gat": reports, "gt": {"other": reports["other"]}}).axes[:2]
+    looks = [(line.get_color(), line.get_marker()) for line in (left.lines[2], right.lines[0])]
+    assert looks[0] == looks[1] != (left.lines[0].get_color(), left.lines[0].get_marker())
+
+
 def test_an_attention_map_holds_the_weights_of_the_links():
     reports = comparison().reports
     panels = plots.attention_maps(reports, node=3).axes[:4]

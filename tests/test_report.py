@@ -17,7 +17,7 @@ from fgai.adversary import EdgeRewiring, NodeInjection
 from fgai.audit import Neighbourhood, audit, compare
 from fgai.audit.neighbourhood import AMONG, SHOWN, Looks, neighbourhood
 from fgai.backbones import build
-from fgai.certificate import certify
+from fgai.certificate import certify, guaranteed_overlap
 from fgai.metrics.stability import TOP
 from fgai.reading import Reader, read
 from worlds import by_target, community, model_of, table, top, trained
@@ -45,6 +45,9 @@ def test_a_report_is_saved_as_a_page_of_its_own_figures(tmp_path):
     assert curves["F+"]["series"][1]["y"] == list(found.curves.attacked["most"])
     assert curves["F-"]["series"][0]["y"] == list(found.curves.clean["least"])
     assert curves["Certified, top 5"]["series"][0]["y"] == list(found.certified.values())
+    look = read(trained(), community()).explanation
+    sure = [float(guaranteed_overlap(look, TOP, radius).nanmean()) for radius in curves["Certified overlap"]["x"]]
+    assert curves["Certified overlap"]["series"][0]["y"] == pytest.approx(sure, abs=1e-6)
     assert "Training" not in "".join(curves)
 
 

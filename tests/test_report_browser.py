@@ -104,7 +104,7 @@ def test_every_part_is_there(look, page):
         "Where one node looks",
         "How it was made",
     ]
-    assert len(driver.find_elements("css selector", "#charts canvas")) == 5
+    assert len(driver.find_elements("css selector", "#charts canvas")) == 6
     assert len(driver.find_elements("css selector", ".graph")) == 4
     assert driver.find_elements("css selector", "img, iframe, object, link") == []
     assert HOSTILE.split("\u2028")[0] in driver.find_element("id", "provenance").text
@@ -230,6 +230,14 @@ def test_it_prints(look, page):
     driver = look(page[0])
     printed = driver.print_page()
     assert len(printed) > 50_000
+
+
+def test_in_a_notebooks_frame_it_draws_itself_too(look, page, tmp_path):
+    (tmp_path / "notebook.html").write_text(page[1]._repr_html_(), encoding="utf-8")
+    driver = look(tmp_path / "notebook.html")
+    driver.switch_to.frame(driver.find_element("tag name", "iframe"))
+    assert len(driver.find_elements("css selector", ".graph")) == 4
+    driver.switch_to.default_content()
 
 
 def alone(path):

@@ -60,6 +60,7 @@ class _Memory:
         stay = [self.multiplied.get(part) for part in linears]
         held = [rows for rows in stay if rows is not None]
         if not linears or len(held) < len(stay) or full.num_sources != full.num_targets:
+            self._narrow.pop(layer, None)
             return full
         tensors = (*held, *(p for name, p in layer.named_parameters() if name.startswith("att")), full.source)
         marks, since = tuple(_marks(tensors)), held[0].size(0)

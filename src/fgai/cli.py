@@ -33,6 +33,7 @@ from fgai.figures import FIGURES, figure
 from fgai.graph import need
 from fgai.methods import FGAI, METHODS, Batches, Epoch, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
+from fgai.metrics.stability import TOP
 from fgai.ranks import rank
 from fgai.reading import by_name
 from fgai.registry import import_here
@@ -210,7 +211,9 @@ def audit(
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data)
         attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
-        if out is not None:
+        if out is not None and out.suffix == ".html":
+            report.save(out, found, about=_about(data or f"that of {folder}", graph))
+        elif out is not None:
             found.save(out)
     typer.echo(found.text())
 
@@ -292,12 +295,10 @@ def write_report(
         found = {_title(one): one for one in loaded}
         models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
         comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
-        first = next(iter(models.values()))
-        proofs = {name: run_certify(model, graph, first, radius=radius) for name, model in models.items()}
+        proofs = {name: run_certify(model, graph, k=TOP, radius=radius) for name, model in models.items()}
         past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
         weights = {f"weights of {name}": str(one.manifest["weights_sha256"]) for name, one in found.items()}
-        command = {"command": shlex.join(["fgai", *sys.argv[1:]])}
-        report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights, **command})
+        report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights})
     typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
 
 
@@ -334,7 +335,13 @@ def _shared(found: list[saved.Saved]) -> tuple[Data, dict[str, str]]:
     graph = _graph(name, seed)
     for backbone in dict.fromkeys(one.manifest["backbone"] for one in found):
         graph = BACKBONES[backbone].prepare(datasets.compact(graph))
-    return graph, {"data": name, "data sha256": datasets.fingerprint(graph), "split seed": str(seed)}
+    return graph, {"split seed": str(seed), **_about(name, graph)}
+
+
+def _about(name: str, graph: Data) -> dict[str, str]:
+    """Where a report comes from: its data and its command."""
+    command = shlex.join(["fgai", *sys.argv[1:]])
+    return {"data": name, "data sha256": datasets.fingerprint(graph), "command": command}
 
 
 def _asked(only: Sequence[str]) -> dict[str, str]:

@@ -48,9 +48,10 @@ class Looks:
 
     def __init__(self, explanation: Attention) -> None:
         once = explanation.mean().coalesce()
-        self._source, self._weight = once.source, once.weight[:, 0]
-        self._top = top(self._weight, once.target, once.num_targets, TOP)
-        self._start = torch.searchsorted(once.target.contiguous(), torch.arange(once.num_targets + 1)).tolist()
+        self._source, target = once.edge_index.cpu()
+        self._weight = once.weight[:, 0].cpu()
+        self._top = top(self._weight, target, once.num_targets, TOP)
+        self._start = torch.searchsorted(target, torch.arange(once.num_targets + 1)).tolist()
 
     def into(self, node: int) -> dict[int, float]:
         """What a node looks at, and how much; nothing where it is not there."""

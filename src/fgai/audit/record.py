@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,9 @@ class AuditReport:
     names: Mapping[str, str]  # of the nodes that are shown, if the graph has names
     verdict: Verdict
     versions: Mapping[str, str]
+    guaranteed: Mapping[str, float] = field(
+        default_factory=dict
+    )  # radius -> the mean V_5 that no perturbation undercuts
 
     def worst(self, count: int = 10) -> tuple[Moved, ...]:
         """The nodes whose explanation moved most."""

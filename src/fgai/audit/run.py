@@ -17,7 +17,7 @@ from fgai.audit.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.audit.record import AuditReport, Curves, Figure, Moved
 from fgai.audit.trial import calm, measure, under
 from fgai.audit.verdict import judge
-from fgai.certificate import certified_radius
+from fgai.certificate import certified_radius, guaranteed_overlap
 from fgai.errors import SettingError
 from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, top_overlap
 from fgai.metrics.deletion import SHARES
@@ -73,12 +73,7 @@ def audit(
             trials.append(under(by, gain, clean, seed))
             after.append(measure(trials[-1]))
             advance(f"seed {seed}: F1 {after[-1]['f1']:.3f}")
-    attacks = [trial.now for trial in trials]
-    overlap = torch.stack([top_overlap(clean.clean.explanation, now.explanation) for now in attacks])
-    moved = _moved(clean.clean, attacks, overlap)
-    nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *watch), ())
-    nodes |= {view.node: view.neighbours for view in (beside.views if beside else ())}
-    views = neighbourhoods(nodes, clean.clean.explanation, [now.explanation for now in attacks], overlap)
+    moved, views = _shown(clean.clean, [trial.now for trial in trials], watch, beside)
     figures = {metric: Figure.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(
         model=name or type(model).__name__,
@@ -96,6 +91,7 @@ def audit(
         names=_names(data, views),
         verdict=judge(before, {metric: figure.mean for metric, figure in figures.items()}, floor),
         versions=versions(),
+        guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
 
 
@@ -144,6 +140,17 @@ def _curves(clean: Trial, trials: list[Trial]) -> Curves:
         return {first: tuple(np.mean([t.curves[first] for t in of], axis=0).tolist()) for first in clean.curves}
 
     return Curves(SHARES, mean([clean]), mean(trials))
+
+
+def _shown(
+    clean: Reading, attacks: list[Reading], watch: Sequence[int], beside: AuditReport | None
+) -> tuple[tuple[Moved, ...], tuple[Neighbourhood, ...]]:
+    """The nodes that moved most, and what is to be looked at: their neighbourhoods, and those that were asked for."""
+    overlap = torch.stack([top_overlap(clean.explanation, now.explanation) for now in attacks])
+    moved = _moved(clean, attacks, overlap)
+    nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *watch), ())
+    nodes |= {view.node: view.neighbours for view in (beside.views if beside else ())}
+    return moved, neighbourhoods(nodes, clean.explanation, [now.explanation for now in attacks], overlap)
 
 
 def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:

@@ -23,17 +23,20 @@ def f_curves(panels: Mapping[str, Mapping[str, AuditReport]]) -> Any:
     ['gat', '']
     """
     figure, axes = canvas(2, len(panels), sharex=True, sharey=True)
+    names = list(dict.fromkeys(name for reports in panels.values() for name in reports))
+    looks = {n: {"color": f"C{i}", "marker": MARKERS[i % len(MARKERS)], "markersize": 4} for i, n in enumerate(names)}
     for column, (title, reports) in enumerate(panels.items()):
         axes[0][column].set_title(title)
         for axis, first in zip(axes[:, column], DELETED, strict=True):
-            for place, (name, report) in enumerate(reports.items()):
-                look = {"color": f"C{place}", "marker": MARKERS[place % len(MARKERS)], "markersize": 4}
-                axis.plot(report.curves.shares, report.curves.clean[first], "-", label=name, **look)
-                axis.plot(report.curves.shares, report.curves.attacked[first], "--", **look)
+            for name, report in reports.items():
+                axis.plot(report.curves.shares, report.curves.clean[first], "-", **looks[name])
+                axis.plot(report.curves.shares, report.curves.attacked[first], "--", **looks[name])
             axis.grid(alpha=0.3)
         axes[1][column].set_xlabel("share of edges deleted")
     for axis, said in zip(axes[:, 0], DELETED.values(), strict=True):
         axis.set_ylabel(f"{said}:\nshare still right")
+    for name, look in looks.items():
+        axes[1][0].plot([], [], "-", label=name, **look)
     axes[1][0].plot([], [], "--", color="gray", label="attacked")
     axes[1][0].legend(frameon=False, fontsize=8)
     return figure

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fgai.audit import AuditReport
+from fgai.audit.run import CERTIFIED
 from fgai.certificate import Certificate
 from fgai.methods import Epoch
+from fgai.metrics.stability import TOP
 
-RADII = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1)
 Chart = dict[str, Any]
 
 
@@ -39,19 +40,20 @@ def curve_charts(reports: Mapping[str, AuditReport]) -> list[Chart]:
 
 def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Certificate]) -> list[Chart]:
     """How many nodes keep their whole top k at a radius, whatever is done to the attention."""
-    across, up = "radius (l1, attention space)", "share of nodes certified"
-    x = [float(radius) for radius in next(iter(reports.values())).certified]
-    series = [line(name, list(r.certified.values()), group) for group, (name, r) in enumerate(reports.items())]
-    about = "Nodes whose whole top 5 no perturbation of this size moves; exact."
-    made = [chart("Certified, top 5", about, across, up, x, log="x", series=series)]
-    places = {name: group for group, name in enumerate(reports)}
-    for k in sorted({proof.k for proof in proofs.values()}):
-        these = {name: proof for name, proof in proofs.items() if proof.k == k}
-        series = [line(n, [proof.share(r) for r in RADII], places[n]) for n, proof in these.items()]
-        about = (
-            f"The same for the top {k}, of the certificates ({', '.join(sorted({p.norm for p in these.values()}))})."
-        )
-        made.append(chart(f"Certified, top {k}", about, across, up, RADII, log="x", series=series))
+    words = ("radius (attention space)", "share of nodes certified")
+    group = {name: place for place, name in enumerate(reports)}
+    series = [line(name, list(report.certified.values()), group[name]) for name, report in reports.items()]
+    about = f"Nodes whose whole top {TOP} no perturbation of this l1 size moves; exact."
+    made = [chart(f"Certified, top {TOP}", about, *words, CERTIFIED, log="x", series=series)]
+    if all(report.guaranteed for report in reports.values()):
+        sure = [line(name, list(report.guaranteed.values()), group[name]) for name, report in reports.items()]
+        about = f"The share of a node's top {TOP} that no perturbation of this l1 size moves, mean over nodes; exact."
+        made.append(chart("Certified overlap", about, words[0], f"V_{TOP} at least", CERTIFIED, log="x", series=sure))
+    for k, norm in sorted({(proof.k, proof.norm) for proof in proofs.values()} - {(TOP, "l1")}):
+        these = {name: proof for name, proof in proofs.items() if (proof.k, proof.norm) == (k, norm)}
+        series = [line(name, [proof.share(r) for r in CERTIFIED], group[name]) for name, proof in these.items()]
+        about = f"The same for the top {k} and {norm}, from the certificates."
+        made.append(chart(f"Certified, top {k}", about, *words, CERTIFIED, log="x", series=series))
     return made
 
 

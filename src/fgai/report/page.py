@@ -20,7 +20,7 @@ from fgai.certificate import Certificate
 from fgai.files import whole
 from fgai.report.content import Histories, content
 
-LIBRARIES = ("cytoscape-3.34.4.min.js", "uplot-1.6.32.min.js")
+LIBRARIES = ("cytoscape-3.34.4", "uplot-1.6.32")  # as their authors publish them, with their licences
 SCRIPTS = ("dom.js", "theme.js", "charts.js", "moved.js", "graph.js", "neighbourhood.js", "page.js")
 STYLES = ("uplot-1.6.32.min.css", "page.css")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -52,13 +52,13 @@ def page(shown: Mapping[str, Any]) -> str:
     >>> "<b>" in page({"title": "<b>"})
     False
     """
-    scripts = [*map(_asset, LIBRARIES), "\n".join(map(_asset, SCRIPTS))]
+    scripts = [*map(_library, LIBRARIES), "\n".join(map(_asset, SCRIPTS))]
     style = "\n".join(map(_asset, STYLES))
     policy = f"script-src {_hashes(scripts)}; style-src {_hashes([style])}; base-uri 'none'; form-action 'none'"
     parts = {
         "policy": f"default-src 'none'; {policy}",
         "style": style,
-        "content": embedded(shown),
+        "content": embedded({**shown, "libraries": LIBRARIES}),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
     return re.sub(r"\[\[(\w+)\]\]", lambda place: parts[place[1]], _asset("page.html"))
@@ -78,6 +78,10 @@ def embedded(value: Any) -> str:
 
 def _asset(name: str) -> str:
     return files("fgai.report").joinpath("assets", name).read_text(encoding="utf-8").rstrip("\n")
+
+
+def _library(name: str) -> str:
+    return f"/*\n{_asset(f'{name}.LICENSE')}\n*/\n{_asset(f'{name}.min.js')}"
 
 
 def _hashes(texts: list[str]) -> str:

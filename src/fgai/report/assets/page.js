@@ -18,5 +18,6 @@ startTheme();
 charts();
 moved();
 neighbourhoods();
-const facts = shown.provenance.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
+const made = [...shown.provenance, ["drawn by", shown.libraries.join(", ")]];
+const facts = made.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
 section("provenance", "How it was made", make("dl", {}, ...facts));
