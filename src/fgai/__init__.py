@@ -1,6 +1,6 @@
 """fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
 
-from fgai import adversary, backbones, datasets, methods, metrics
+from fgai import adversary, backbones, datasets, methods, metrics, scale
 from fgai.acceleration import accelerated
 from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
 from fgai.attention import Attention
@@ -46,4 +46,5 @@ __all__ = [
     "methods",
     "metrics",
     "read",
+    "scale",
 ]
