@@ -174,13 +174,38 @@ def plan(name: str) -> str:
     return grid(table.head, body) + "".join(f"\n- {note}" for note in table.notes) + "\n"
 
 
-def costs(file: str, of: str = "") -> str:
-    """The figures of one file, or of one command."""
+def costs(file: str, of: str | tuple[str, ...] = "") -> str:
+    """The figures of one file, or of some commands."""
     rows = [cost for cost in read_costs(ROOT / "results" / file) if cost.command.startswith(of)]
     return grid(
         ["what", "dataset", "model", "value", "command"],
         [[cost.what, cost.dataset, cost.backbone, f"{cost.value:g}", f"`{cost.command}`"] for cost in rows],
     )
+
+
+GRAPHS = {  # nodes, edges, features, machines of 32 ranks
+    "ogbn-papers100M": (111_059_956, 1_615_685_872, 128, (4, 16)),
+    "10^10 edges": (10**9, 10**10, 128, (16, 64)),
+}
+
+
+def scale_plan() -> str:
+    """What the cost model says of graphs that are not here."""
+    known = {(cost.what, cost.dataset): cost.value for cost in read_costs(ROOT / "results/scale.json")}
+    where, body = "generated, 10^7 nodes", []
+    if ("FGAI, CPU us a seed", where) not in known:
+        return "Not run yet.\n"
+    seed, rows = known["FGAI, CPU us a seed", where] / 1e6, known["nodes sampled for a seed", where]
+    for name, (nodes, edges, features, several) in GRAPHS.items():
+        number = 4 if edges < 2**31 else 8
+        disk = (4 * features * nodes + (4 + number) * edges + 8 * nodes) / 1e9
+        for machines in several:
+            ranks = 32 * machines
+            network = rows * 4 * features * (1 - 1 / machines) / seed * 32 / 1e9
+            hours = nodes * seed / ranks / 3600
+            body.append([name, f"{disk:.0f} GB", str(machines), f"{hours:.2g} h", f"{network:.1f} GB/s"])
+    head = ["graph", "store", "machines", "epoch of FGAI over all nodes", "features fetched, per machine, if spread"]
+    return grid(head, body)
 
 
 FIGURES: dict[str, Callable[[], str]] = {
@@ -196,7 +221,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     **{name: partial(plan, name) for name in plans()},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
     "kernels": lambda: costs("speed.json", "python benchmarks/kernels.py"),
-    "scale": lambda: costs("scale.json"),
+    "scale": lambda: costs(
+        "scale.json", ("python benchmarks/graph_transformer.py", "python benchmarks/certificate_scale.py")
+    ),
+    "growth": lambda: costs("scale.json", "python benchmarks/scale.py"),
+    "scale-plan": scale_plan,
 }
 
 

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import torch
 
+from fgai import datasets
+from fgai.backbones import build
+from fgai.scale import convert
+
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -20,3 +24,14 @@ def test_the_worked_example_of_the_certificates_is_right():
     )
     assert abs(float(radius(attention, k=2)[9]) - 0.05) < 1e-7
     assert float(kept(attention, k=2, radius=0.1)[9]) == 0.5
+
+
+def test_the_example_of_scale_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = datasets.load("synthetic")
+    convert(data, tmp_path / "graph")
+    page = (DOCS / "scale.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("epochs=5", "epochs=1")
+    scope = {"model": build("gat", data)}
+    exec(example, scope)
+    assert scope["fit"].history and len(scope["seen"].nodes) > 0

@@ -41,6 +41,11 @@ class _Memory:
         self.multiplied: dict[nn.Module, Tensor | None] = {}  # by a linear layer, last: the rows that stay, if known
         self._narrow: dict[nn.Module, tuple[tuple[Any, ...], Any, Narrow]] = {}
 
+    def forget(self) -> None:
+        """The graphs met so far do not come again."""
+        for part in (self._kept, self.multiplied, self._narrow):
+            part.clear()
+
     def of(self, *tensors: Tensor, what: Any, make: Callable[[], Any]) -> Any:
         """What `make` gave when it was last asked of these very tensors, unchanged."""
         key = (what, *_marks(tensors))
@@ -81,7 +86,7 @@ def _marks(tensors: Iterable[Tensor]) -> Iterator[Any]:
 
 
 @contextmanager
-def accelerated(model: nn.Module, *, as_pyg: bool = True, hops: Hops = lambda: None) -> Iterator[None]:
+def accelerated(model: nn.Module, *, as_pyg: bool = True, hops: Hops = lambda: None) -> Iterator[Callable[[], None]]:
     """GATConv, GATv2Conv and TransformerConv of `model` run on sparse products; every other layer as it was.
 
     The results are PyG's up to rounding, and so are the gradients. A layer is taken only where the methods that are
@@ -93,6 +98,7 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True, hops: Hops = lambda: N
 
     In a batch, `hops` says how many nodes each hop from the seeds has reached. The l-th of L layers then leaves out the
     edges to nodes more than L - l hops away, which no seed hears of (`as_pyg=False` only); its output there is void.
+    The block yields a function that forgets what was remembered of a graph, for batches that do not come again.
 
     >>> conv = GATConv(3, 2)
     >>> with accelerated(conv):
@@ -111,7 +117,7 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True, hops: Hops = lambda: N
                 loops[add_self_loops] = _remembered(_sorted_with_loops, memory, partial(_heard, hops, later))
             if (faster := _faster(type(layer), memory, drop, loops)) is not None:
                 undo.enter_context(seen_as(layer, faster))
-        yield
+        yield memory.forget
 
 
 Hops = Callable[[], Sequence[int] | None]

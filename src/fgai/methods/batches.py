@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,16 +46,18 @@ class Part:
         return nodes
 
 
-class Trim:
-    """Tells layers how far each is heard in the batch at hand, so that they leave out what no seed hears of.
+class AtHand:
+    """The batch at hand: layers leave out what no seed of it hears of, and forget it when the next one comes.
 
     On the first batch the seeds' answers with and without are compared; for a model whose nodes hear of each other in
     another way than layer after layer nothing is left out.
     """
 
     def __init__(self) -> None:
+        self.forgetting: list[Callable[[], None]] = []  # what to call when another graph comes
         self._hops: Sequence[int] | None = None
         self._fits: bool | None = None
+        self._last: Data | None = None
 
     def __call__(self) -> Sequence[int] | None:
         """How many nodes each hop of the batch has reached."""
@@ -64,6 +66,10 @@ class Trim:
     @contextmanager
     def on(self, part: Part, model: nn.Module, call: Call) -> Iterator[None]:
         """For the length of a block the batch is this one."""
+        if self._last is not part.graph:
+            self._last = part.graph
+            for forget in self.forgetting:
+                forget()
         counts = part.graph.get("num_sampled_nodes")
         try:
             if counts is not None and self._fits is None:

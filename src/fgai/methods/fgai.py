@@ -17,7 +17,7 @@ from fgai.adversary import Adversary, AttentionBall, Gain, NodeInjection, gains
 from fgai.attention import Attention, Followed
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.batches import Part, Trim, source
+from fgai.methods.batches import AtHand, Part, source
 from fgai.methods.objective import DIVERGENCES, Likeness, lost_margin, narrow, sharpened
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
@@ -113,8 +113,9 @@ class FGAI:
 
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
         every = [opponent for some in opponents.values() for opponent in some]
-        how: Any = {"opponents": every, "checkpoint": checkpoint, "trim": (trim := Trim())}
-        with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=trim):
+        how: Any = {"opponents": every, "checkpoint": checkpoint, "at_hand": (at_hand := AtHand())}
+        with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=at_hand) as forget:
+            at_hand.forgetting.append(forget)
             return train(model, graphs, terms, calling, schedule, "fgai", **how)
 
 

@@ -63,7 +63,8 @@ class Opponent:
         else:
             place = replace(adversary, targets=adversary.targets or part.hearing).place(graph)
         x = adversary.start(place) if anew else self._x
-        self._met, self._x = (graph, place), adversary.climb(read, place, x, gain)
+        self._met = (graph, place) if part.hearing is None else None  # a batch does not come again
+        self._x = adversary.climb(read, place, x, gain)
         return place.read(read, self._x)
 
     def state(self) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from fgai import ranks
 from fgai.acceleration import accelerated
 from fgai.errors import DataError, SettingError
 from fgai.methods import checkpoint as disk
-from fgai.methods.batches import Part, Source, Trim
+from fgai.methods.batches import AtHand, Part, Source
 from fgai.methods.opponent import Opponent
 from fgai.progress import progress
 from fgai.reading import Call
@@ -119,7 +119,7 @@ def train(
     *,
     opponents: Sequence[Opponent] = (),
     checkpoint: str | Path | None = None,
-    trim: Trim | None = None,
+    at_hand: AtHand | None = None,
 ) -> Fit:
     """Minimise the sum of `terms(model, part)` over a copy of `model`, a step for each list of parts of the source.
 
@@ -136,15 +136,16 @@ def train(
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     run = _Run(model, optimizer, opponents, copy.deepcopy(model.state_dict()), [])
     settings, path = {"title": title, "ranks": ranks.world(), **asdict(schedule)}, checkpoint and Path(checkpoint)
-    trim = trim or Trim()
-    faster = accelerated(model, as_pyg=False, hops=trim)
-    with seeded(schedule.seed), faster, progress(title, schedule.epochs) as advance:
+    at_hand = at_hand or AtHand()
+    faster = accelerated(model, as_pyg=False, hops=at_hand)
+    with seeded(schedule.seed), faster as forget, progress(title, schedule.epochs) as advance:
+        at_hand.forgetting.append(forget)
         if path and path.exists():
             run.restore(path, settings)
             for epoch in run.history:
                 advance(f"validation F1 {epoch.val_f1:.3f}")
         for number in range(len(run.history), schedule.epochs):
-            _epoch(run, number, _trimming(terms, trim, call), schedule, source, call)
+            _epoch(run, number, _told(terms, at_hand, call), schedule, source, call)
             advance(f"validation F1 {run.history[-1].val_f1:.3f}")
             if schedule.keep == "best" and number - run.chosen >= schedule.patience:
                 break
@@ -156,14 +157,14 @@ def train(
     return Fit(model.eval(), run.history[run.chosen], tuple(run.history))
 
 
-def _trimming(terms: TermsOf, trim: Trim, call: Call) -> TermsOf:
+def _told(terms: TermsOf, at_hand: AtHand, call: Call) -> TermsOf:
     """The same terms, with layers told which batch they are in."""
 
-    def told(model: nn.Module, part: Part) -> Terms:
-        with trim.on(part, model, call):
+    def found(model: nn.Module, part: Part) -> Terms:
+        with at_hand.on(part, model, call):
             return terms(model, part)
 
-    return told
+    return found
 
 
 def _due(number: int, source: Source) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from fgai.errors import RankError, SettingError
 
 RESTARTS = 3  # of all ranks, when one dies
+PATIENCE = timedelta(minutes=2)  # a rank that waits longer takes the others for dead, and all start again
 
 
 def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int = RESTARTS) -> None:
@@ -52,4 +54,4 @@ def _together(function: Callable[..., Any], *args: Any) -> None:
 
 def joined_group() -> None:
     """Join the group that `torchrun` describes in the environment: nccl where there are GPUs, gloo elsewhere."""
-    group.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    group.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)

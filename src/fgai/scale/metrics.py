@@ -14,7 +14,7 @@ try:
     from torchmetrics import Metric
 except ImportError as error:
     raise MissingExtraError(
-        "metrics over batches and ranks need torchmetrics; install it with: pip install 'fgai[scale]'"
+        "metrics over batches and ranks need torchmetrics; install it with: pip install 'fgai[metrics]'"
     ) from error
 
 WEIGHTS: Mapping[str, Callable[[Trial], Tensor]] = {  # what each metric is a mean over

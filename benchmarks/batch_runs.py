@@ -1,0 +1,143 @@
+"""Graphs made and batches run piece by piece, for `scale.py`: what is generated, timed and weighed there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai import FGAI, NodeInjection, backbones, ranks
+from fgai.backbones import base, gat
+from fgai.graph import need
+from fgai.reading import by_name
+from fgai.scale import Loader, Store
+
+FEATURES, CLASSES, DEGREE = 64, 16, 10
+PIECE = 500_000
+QUICK = NodeInjection(nodes=20, edges=40, steps=1, step=0.3)  # it goes on from batch to batch, one long step in each
+
+
+class Pieces:
+    """`fgai.datasets.synthetic` a piece at a time: communities are ranges of ids, and a few edges repeat."""
+
+    def __init__(self, nodes: int, homophily: float = 0.8, exponent: float = 2.5) -> None:
+        self.nodes, self.homophily = nodes, homophily
+        popular = np.random.default_rng(0).random(nodes) ** (-1 / (exponent - 1))
+        self.bounds = np.concatenate([[0.0], np.minimum(popular, nodes**0.5).cumsum()])
+
+    def edges(self) -> Iterator[np.ndarray]:
+        """Both directions of each link; [2, n]."""
+        links = self.nodes * DEGREE // 2
+        for number, first in enumerate(range(0, links, PIECE)):
+            draws = np.random.default_rng([1, number]).random((3, min(PIECE, links - first)))
+            one = self._at(draws[0] * self.bounds[-1])
+            group = one * CLASSES // self.nodes
+            low, high = (self.bounds[-(-(group + more) * self.nodes // CLASSES)] for more in (0, 1))
+            inside = draws[2] < self.homophily
+            two = self._at(np.where(inside, low + draws[1] * (high - low), draws[1] * self.bounds[-1]))
+            pairs = np.stack([one, two])[:, one != two]
+            yield np.concatenate([pairs, pairs[::-1]], axis=1)
+
+    def _at(self, value: np.ndarray) -> np.ndarray:
+        return np.clip(np.searchsorted(self.bounds, value, "right") - 1, 0, self.nodes - 1)
+
+    def y(self) -> Iterator[np.ndarray]:
+        """The community of each node."""
+        for first in range(0, self.nodes, PIECE):
+            yield np.arange(first, min(first + PIECE, self.nodes)) * CLASSES // self.nodes
+
+    def x(self) -> Iterator[np.ndarray]:
+        """Half the community's direction, plus noise."""
+        centre = np.random.default_rng(2).standard_normal((CLASSES, FEATURES)).astype(np.float32)
+        for number, y in enumerate(self.y()):
+            noise = np.random.default_rng([3, number]).standard_normal((len(y), FEATURES), dtype=np.float32)
+            yield 0.5 * centre[y] + noise
+
+
+class Timed:
+    """The batches of a loader, with the time and the size of each; the first ones, which warm up, are not counted."""
+
+    def __init__(self, loader: Loader, count: int, warm: int = 2) -> None:
+        self.loader, self.count, self.warm = loader, count, warm
+        self.cpu, self.wall, self.nodes, self.edges, self.seeds = 0.0, 0.0, 0, 0, 0
+
+    def __iter__(self) -> Iterator[Data]:
+        batches = iter(self.loader)
+        for number in range(self.count + self.warm):
+            cpu, wall = time.process_time(), time.perf_counter()
+            batch = next(batches)
+            yield batch
+            if number >= self.warm:
+                self.cpu += time.process_time() - cpu
+                self.wall += time.perf_counter() - wall
+                self.nodes += int(batch.num_nodes or 0)
+                self.edges += batch.num_edges
+                self.seeds += batch.batch_size
+
+
+class Memory:
+    """The most memory of its own that this process held: mapped files do not count, the system takes them back."""
+
+    def __init__(self) -> None:
+        self.peak_mb, self._on = 0.0, True
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._on = False
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while self._on:
+            own = Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]
+            self.peak_mb = max(self.peak_mb, int(own) / 1024)
+            time.sleep(0.01)
+
+
+def opened(folder: Path, nodes: int, batch: int, fanout: tuple[int, ...], count: int) -> Timed:
+    """So many batches around random seeds."""
+    store = Store(folder / f"{nodes}")
+    wanted = (count + 2) * batch * ranks.world()
+    seeds = torch.randint(nodes, (2 * wanted,), generator=torch.Generator().manual_seed(0)).unique()
+    seeds = seeds[torch.randperm(len(seeds), generator=torch.Generator().manual_seed(1))[:wanted]]
+    return Timed(Loader(store, fanout, batch=min(batch, len(seeds) // (count + 2)), seeds=seeds), count)
+
+
+def model_for_all() -> nn.Module:
+    like = Data(x=torch.ones(1, FEATURES), y=torch.tensor([CLASSES - 1]))
+    return backbones.build("gat", like)
+
+
+def plain(batches: Timed) -> None:
+    """A loop as a user writes it with PyG's layers and torch's dropout."""
+    kept, modules = base.dropout, (cast(Any, base), cast(Any, gat))
+    for module in modules:
+        module.dropout = nn.functional.dropout
+    model = model_for_all().train()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for batch in batches:
+        optimizer.zero_grad()
+        seeds = batch.batch_size
+        nn.functional.cross_entropy(by_name(model, batch)[:seeds], need(batch, "y")[:seeds]).backward()
+        optimizer.step()
+    for module in modules:
+        module.dropout = kept
+
+
+def faithful(batches: Timed) -> None:
+    FGAI(epochs=1, adversary=QUICK).fit(model_for_all(), batches)
+
+
+def sampling(batches: Timed) -> None:
+    for _ in batches:
+        pass
