@@ -18,6 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from fgai.errors import RankError, SettingError
 
 RESTARTS = 3  # of all ranks, when one dies
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # each start has its own: in a shared one, dead ranks' addresses stay
 PATIENCE = timedelta(minutes=2)  # a rank that waits longer takes the others for dead, and all start again
 
 
@@ -35,6 +36,7 @@ def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int =
         monitor_interval=0.2,
         start_method="spawn",
     )
+    os.environ.setdefault(OWN_STORE, "1")
     try:
         elastic_launch(config, _together)(function, *args)
     except ChildFailedError as error:
