@@ -35,7 +35,7 @@ PAYS_FROM = 5_000  # edges; below, PyG's own path is as fast
 class _Memory:
     """Results of functions of tensors, by the tensors themselves; those last used are kept while the block lasts."""
 
-    def __init__(self, size: int = 32) -> None:
+    def __init__(self, size: int = 16) -> None:
         self._size = size
         self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self.multiplied: dict[nn.Module, Tensor | None] = {}  # by a linear layer, last: the rows that stay, if known
