@@ -10,6 +10,7 @@ from fgai.errors import DataError
 from fgai.reading import by_name
 
 WEIGHTS, MANIFEST = "weights.safetensors", "manifest.json"
+from worlds import asked
 
 
 def keep(folder, graph, name="gat", seed=1):
@@ -25,7 +26,7 @@ def rewrite(folder, **changed):
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_saved_model_says_the_same_when_it_is_read_back(name, community, tmp_path):
-    graph = BACKBONES[name].prepare(community)
+    graph = BACKBONES[name].prepare(asked(community, name))
     model = keep(tmp_path / "deep" / "er", graph, name).eval()
     back = saved.load(tmp_path / "deep" / "er")
     assert type(back.model) is type(model)
