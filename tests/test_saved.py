@@ -8,9 +8,9 @@ from fgai import saved
 from fgai.backbones import BACKBONES, build
 from fgai.errors import DataError
 from fgai.reading import by_name
+from worlds import asked
 
 WEIGHTS, MANIFEST = "weights.safetensors", "manifest.json"
-from worlds import asked
 
 
 def keep(folder, graph, name="gat", seed=1):
