@@ -20,8 +20,9 @@ from fgai import backbones, datasets, saved
 from fgai.acceleration import accelerated
 from fgai.adversary import GAINS, AttentionBall
 from fgai.adversary.gains import soft_topk
+from fgai.audit.run import CERTIFIED
 from fgai.bench.rows import Row, peak_mb, read_rows, write_rows
-from fgai.bench.run import RADII, K, certified
+from fgai.bench.run import K, certified
 from fgai.certificate import composed, guaranteed_overlap, reach
 from fgai.divergence import tvd
 from fgai.methods import Vanilla
@@ -99,7 +100,7 @@ def draw() -> None:
     panels: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(dict)
     for row in read_rows(OUT):
         if row.attack == "none":
-            panels[row.dataset][row.backbone] = [(r, float(row.metrics[f"share_{r:g}"] or 0)) for r in RADII]
+            panels[row.dataset][row.backbone] = [(r, float(row.metrics[f"share_{r:g}"] or 0)) for r in CERTIFIED]
     certified_curves(panels).savefig(FIGURE, dpi=110)
 
 

@@ -316,3 +316,18 @@ def test_while_an_injection_climbs_only_what_it_reaches_is_made_again(name, kind
                     torch.testing.assert_close(ours.attention[site].weight, attention.weight, rtol=0, atol=1e-12)
     every, reached = max(edges), min(edges)
     assert reached < every / 10 if name != "gt" else reached == every  # GT's first layer attends over sums with `pe`
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+def test_what_an_injection_does_not_reach_is_made_again_when_any_parameter_changes(name):
+    data = datasets.synthetic(nodes=100, edges=600)
+    model, x = backbones.build(name, data).eval(), torch.randn(1, data.num_features)
+    graph = add_nodes(data, x, torch.tensor([[100, 3], [3, 100]]))
+    read = Reader(model)
+    with torch.no_grad(), still(model):
+        for parameter in model.conv1.parameters():
+            with accelerated(model):
+                read(graph)
+                parameter.add_(0.5)
+                found = read(graph).logits
+            torch.testing.assert_close(found, read(graph).logits)

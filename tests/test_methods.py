@@ -191,3 +191,11 @@ def test_an_attack_goes_through_the_cleaning_of_a_defence(name):
     assert read(data).explanation.weight.size(0) == edges
     attacked = NodeInjection(2, 3, steps=2)(read, data, GAINS["kl"](read(data).detach()))
     assert attacked.logits.size(0) == 62
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_from_pairs(name):
+    data = split_links(datasets.synthetic(nodes=60, edges=300, seed=2), seed=0)
+    small = {"adversary": NodeInjection(2, 3, steps=1)} if "adversary" in METHODS[name].__dataclass_fields__ else {}
+    fit = METHODS[name](epochs=2, **small).fit(build("gat-links", data), data)
+    assert by_name(fit.model, data).shape == (data.edge_label_index.size(1), 2)

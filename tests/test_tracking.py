@@ -27,12 +27,16 @@ def test_a_tracker_that_is_not_installed_is_asked_for_in_words(where, module, mo
         tracker(where)
 
 
+def tell(where):
+    track = tracker(where)
+    for step, value in enumerate((0.5, 0.25)):
+        track("cora-gat", {"none/f1": value}, step)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboard_reads_back_what_was_told(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    track = tracker(f"tensorboard:{tmp_path}")
-    for step, value in enumerate((0.5, 0.25)):
-        track("cora-gat", {"none/f1": value}, step)
+    tell(f"tensorboard:{tmp_path}")
     reader = events.EventAccumulator(str(tmp_path / "cora-gat")).Reload()
     assert [(event.step, event.value) for event in reader.Scalars("none/f1")] == [(0, 0.5), (1, 0.25)]
 
@@ -40,9 +44,7 @@ def test_tensorboard_reads_back_what_was_told(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_reads_back_what_was_told(tmp_path):
     tracking = pytest.importorskip("mlflow.tracking")
-    track = tracker(f"mlflow:{tmp_path / 'runs.db'}")
-    for step, value in enumerate((0.5, 0.25)):
-        track("cora-gat", {"none/f1": value}, step)
+    tell(f"mlflow:{tmp_path / 'runs.db'}")
     client = tracking.MlflowClient(f"sqlite:///{tmp_path / 'runs.db'}")
     (found,) = client.search_runs([client.get_experiment_by_name("fgai").experiment_id])
     history = client.get_metric_history(found.info.run_id, "none/f1")

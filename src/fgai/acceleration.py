@@ -67,7 +67,7 @@ class _Memory:
         if not linears or len(held) < len(stay) or full.num_sources != full.num_targets:
             self._narrow.pop(layer, None)
             return full
-        tensors = (*held, *(p for name, p in layer.named_parameters() if name.startswith("att")), full.source)
+        tensors = (*held, *layer.parameters(), full.source)
         marks, since = tuple(_marks(tensors)), held[0].size(0)
         if layer not in self._narrow or self._narrow[layer][0] != marks:
             reached = self.of(full.source, full.target, what=since, make=lambda: Narrow.of(full, since))

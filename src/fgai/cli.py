@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -121,9 +121,9 @@ def _fit(
     """What each rank does; the first one saves."""
     found = saved.load(folder)
     backbone, seed = found.manifest["backbone"], int(found.manifest.get("seed", 0))
-    data, named = other or found.manifest["data"], cast(Any, preset)
+    data = other or found.manifest["data"]
     graph = Store(data) if Path(data).is_dir() else _prepared(backbone, data, seed)
-    method, hops = FGAI.preset(named, epochs=epochs, seed=seed), [int(part) for part in fanout.split(",")]
+    method, hops = FGAI.preset(preset, epochs=epochs, seed=seed), [int(part) for part in fanout.split(",")]
     if batch or isinstance(graph, Store):
         check = exact(graph, len(hops), seeds=_attribute(graph, "val_mask"))
         done = method.fit(
@@ -184,7 +184,7 @@ def convert(
     """Write a graph to disk, so that features and edges need not fit into memory."""
     with _errors_in_words():
         if Path(graph).is_file():
-            store = convert_edge_list(graph, out, dict(part.split("=", 1) for part in array or () if "=" in part))
+            store = convert_edge_list(graph, out, _asked("--array", array or (), "x=features.npy"))
         else:
             store = convert_graph(_graph(graph, split), out)
     has = f" with {', '.join(store.names)}" if store.names else ""
@@ -260,7 +260,9 @@ def bench(
         torch.set_num_threads(1)
         how: dict[str, Any] = {"engine": engine, "workers": workers, "using": using or (), "seeds": seeds}
         told = tracker(track) if track else None
-        ran = run_plan(Plan.read(plan), out, only=_asked(only or ()), track=told, **how)
+        ran = run_plan(
+            Plan.read(plan), out, only=_asked("--only", only or (), "dataset=cora or seed=0+1"), track=told, **how
+        )
     typer.echo(f"{len(ran)} cells of {plan} ran; fgai table {plan} {out} shows them")
 
 
@@ -344,10 +346,10 @@ def _about(name: str, graph: Data) -> dict[str, str]:
     return {"data": name, "data sha256": datasets.fingerprint(graph), "command": command}
 
 
-def _asked(only: Sequence[str]) -> dict[str, str]:
-    if wrong := [part for part in only if "=" not in part]:
-        raise SettingError(f"--only {wrong[0]} names no value; give field=value, such as dataset=cora or seed=0+1")
-    return dict(part.split("=", 1) for part in only)
+def _asked(option: str, parts: Sequence[str], example: str) -> dict[str, str]:
+    if wrong := [part for part in parts if "=" not in part]:
+        raise SettingError(f"{option} {wrong[0]} names no value; give field=value, such as {example}")
+    return dict(part.split("=", 1) for part in parts)
 
 
 def _ours(folder: Path | None, data: str) -> tuple[nn.Module, Data, str]:

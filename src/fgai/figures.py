@@ -11,8 +11,8 @@ from typing import Any
 
 from fgai import plots
 from fgai.audit import AuditReport
+from fgai.audit.run import CERTIFIED
 from fgai.bench.rows import Row
-from fgai.bench.run import RADII
 from fgai.bench.store import Store
 from fgai.errors import DataError
 from fgai.methods import Epoch
@@ -62,7 +62,7 @@ def certified(results: Path, dataset: str, backbone: str) -> Any:
     return plots.certified_curves(
         {
             dataset: {
-                method: [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in RADII]
+                method: [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in CERTIFIED]
                 for method, rows in methods.items()
             }
             for dataset, methods in found.items()

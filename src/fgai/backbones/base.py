@@ -15,7 +15,7 @@ from fgai.seeding import seeded
 
 
 class Backbone(Protocol):
-    """A model class, and what it needs of a graph beyond `x` and `edge_index`."""
+    """A model class, and what it needs of a graph beyond `x` and `edge_index`; `of_pairs` if it answers for pairs."""
 
     def __call__(self, features: int, classes: int) -> nn.Module:
         """A new model."""
@@ -39,7 +39,7 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     """
     features, classes = need(data, "x").size(1), int(need(data, "y").max()) + 1
     kinds = {True: "pairs of nodes", False: "nodes"}
-    answers, labelled = name.endswith("-links"), "edge_label_index" in data
+    answers, labelled = getattr(BACKBONES[name], "of_pairs", False), "edge_label_index" in data
     if answers != labelled:
         raise DataError(
             f"{name} answers for {kinds[answers]}, and the labels of this graph are of {kinds[labelled]}; "

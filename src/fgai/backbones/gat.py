@@ -52,6 +52,8 @@ EMBEDDING = 64
 class GATLinks(GAT):
     """GAT for link prediction: the logits of a pair (a, b) are 0 and <z_a, z_b>."""
 
+    of_pairs = True
+
     def __init__(self, features: int, classes: int = 2, **settings: Any) -> None:
         super().__init__(features, EMBEDDING, **settings)
 

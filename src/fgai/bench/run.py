@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
 from fgai.attention import Attention
+from fgai.audit.run import CERTIFIED
 from fgai.bench.attacks import ATTACKS
 from fgai.bench.cells import rows_of
 from fgai.bench.engines import ENGINES, default_workers
@@ -30,7 +31,7 @@ from fgai.registry import import_here
 from fgai.seeding import seeded
 from fgai.tracking import Track
 
-K, RADII = 10, (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.05, 0.1)
+K = 10
 REFINED = "vanilla"  # what a method that refines a trained model starts from
 
 
@@ -138,5 +139,5 @@ def certified(look: Attention) -> dict[str, float | None]:
     radius = certified_radius(look, K)[look.degree > K]
     if len(radius) == 0:
         return {}
-    found: dict[str, float | None] = {f"share_{r:g}": float((radius > r).double().mean()) for r in RADII}
+    found: dict[str, float | None] = {f"share_{r:g}": float((radius > r).double().mean()) for r in CERTIFIED}
     return found | {"median_radius": float(radius.median())}

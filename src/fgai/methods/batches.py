@@ -31,9 +31,11 @@ class Part:
     @property
     def hearing(self) -> tuple[int, ...] | None:
         """The nodes whose edges the batch holds, through which the seeds can be reached; None if it holds them all."""
+        if "batch_size" not in self.graph:  # no loader has taken it out of a larger graph
+            return None
         nodes, ends = int(self.graph.num_nodes or 0), need(self.graph, "edge_index")[1]
         last = max(self.seeds, int(ends.max()) + 1 if len(ends) else 0)
-        return None if last == nodes or self.seeds == nodes else tuple(range(last))
+        return None if last == nodes else tuple(range(last))
 
     def known(self, mask: str) -> Tensor:
         """The counting nodes that are in a mask."""

@@ -58,12 +58,13 @@ class Opponent:
         self._rounds += 1
         if not isinstance(adversary, NodeInjection):
             return adversary(read, graph, gain)
+        hearing = part.hearing
         if self._met is not None and self._met[0] is graph and not anew:
             place = self._met[1]
         else:
-            place = replace(adversary, targets=adversary.targets or part.hearing).place(graph)
+            place = replace(adversary, targets=adversary.targets or hearing).place(graph)
         x = adversary.start(place) if anew else self._x
-        self._met = (graph, place) if part.hearing is None else None  # a batch does not come again
+        self._met = (graph, place) if hearing is None else None  # a batch does not come again
         self._x = adversary.climb(read, place, x, gain)
         return place.read(read, self._x)
 
