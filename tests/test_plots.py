@@ -33,7 +33,7 @@ def test_every_figure_is_drawn_from_the_committed_results_the_same_every_time(na
 
 def test_f_curves_are_the_reports():
     reports = comparison().reports
-    above, below = plots.f_curves({"gat": reports}).axes
+    above, below = plots.f_curves({"gat": {name: report.curves for name, report in reports.items()}}).axes
     for axis, first in ((above, "most"), (below, "least")):
         drawn = [line.get_ydata().tolist() for line in axis.lines][: 2 * len(reports)]
         told = [list(curve[first]) for r in reports.values() for curve in (r.curves.clean, r.curves.attacked)]
@@ -42,8 +42,8 @@ def test_f_curves_are_the_reports():
 
 
 def test_a_method_looks_the_same_in_every_panel():
-    reports = comparison().reports
-    left, right = plots.f_curves({"gat": reports, "gt": {"other": reports["other"]}}).axes[:2]
+    curves = {name: report.curves for name, report in comparison().reports.items()}
+    left, right = plots.f_curves({"gat": curves, "gt": {"other": curves["other"]}}).axes[:2]
     looks = [(line.get_color(), line.get_marker()) for line in (left.lines[2], right.lines[0])]
     assert looks[0] == looks[1] != (left.lines[0].get_color(), left.lines[0].get_marker())
 

@@ -19,9 +19,13 @@ from fgai.graph import edge_keys, parts
 from fgai.kernels import (
     EdgeOrder,
     Narrow,
+    RowByRow,
+    Rows,
+    Stay,
     aggregate,
     dot_scores,
     product,
+    rows_of,
     segmented_softmax,
     summed_scores,
     thinned,
@@ -38,13 +42,12 @@ class _Memory:
     def __init__(self, size: int = 16) -> None:
         self._size = size
         self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-        self.multiplied: dict[nn.Module, Tensor | None] = {}  # by a linear layer, last: the rows that stay, if known
-        self._narrow: dict[nn.Module, tuple[tuple[Any, ...], Any, Narrow]] = {}
+        self.stay = Stay(torch.empty(0))  # what is made of rows that stay, first by a linear layer
 
     def forget(self) -> None:
         """The graphs met so far do not come again."""
-        for part in (self._kept, self.multiplied, self._narrow):
-            part.clear()
+        self._kept.clear()
+        self.stay.after.clear()
 
     def of(self, *tensors: Tensor, what: Any, make: Callable[[], Any]) -> Any:
         """What `make` gave when it was last asked of these very tensors, unchanged."""
@@ -59,20 +62,14 @@ class _Memory:
         """The order of these edges."""
         return self.of(edge_index, what=sizes, make=lambda: EdgeOrder.of(edge_index, *sizes))
 
-    def narrow(self, layer: Any, full: EdgeOrder) -> EdgeOrder | Narrow:
-        """Only what later rows reach, if all that this layer attends over are rows that stay, and a few below them."""
-        linears = [part for name, part in layer.named_children() if name in LINEARS and part is not None]
-        stay = [self.multiplied.get(part) for part in linears]
-        held = [rows for rows in stay if rows is not None]
-        if not linears or len(held) < len(stay) or full.num_sources != full.num_targets:
-            self._narrow.pop(layer, None)
+    def narrow(self, full: EdgeOrder, ends: Sequence[Tensor]) -> Order:
+        """Only what is reached, if all that a layer attends over is as it was but for a few rows."""
+        moved = [rows_of(end) for end in ends]
+        first = moved[0]
+        if first is None or any(rows is None or rows.at is not first.at for rows in moved):
             return full
-        tensors = (*held, *layer.parameters(), full.source)
-        marks, since = tuple(_marks(tensors)), held[0].size(0)
-        if layer not in self._narrow or self._narrow[layer][0] != marks:
-            reached = self.of(full.source, full.target, what=since, make=lambda: Narrow.of(full, since))
-            self._narrow[layer] = (marks, tensors, reached.anew())  # holding the tensors, as above
-        return self._narrow[layer][2]
+        make = lambda: Narrow.of(full, first.at)  # noqa: E731
+        return self.of(full.source, full.target, first.at, what="reached", make=make) or full
 
     def entries(self, x: Tensor) -> EdgeOrder:
         """The order of a sparse matrix's entries, shared by all with the same pattern: rows are what is summed to."""
@@ -117,6 +114,7 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True, hops: Hops = lambda: N
                 loops[add_self_loops] = _remembered(_sorted_with_loops, memory, partial(_heard, hops, later))
             if (faster := _faster(type(layer), memory, drop, loops)) is not None:
                 undo.enter_context(seen_as(layer, faster))
+        undo.enter_context(RowByRow())
         yield memory.forget
 
 
@@ -225,17 +223,22 @@ def _weighted(layer: Any, order: Order, x: tuple[Tensor, Tensor], alpha: Tensor)
 def _scored(scores: Scores, layer: Any, order: Order, source: Tensor, target: Tensor) -> Tensor:
     if not isinstance(order, Narrow):
         return scores(layer, order, source, target)
+    sources, targets = (some.stay for end in (source, target) if (some := rows_of(end)) is not None)
+    others = [targets.value, *layer.parameters(), order.full.source, order.full.target]
+    make = lambda: Stay(scores(layer, order.full, sources.value, targets.value))  # noqa: E731
     new = scores(layer, order.part, source, target.index_select(0, order.targets))
-    return order.whole("score", new, order.edges, lambda: scores(layer, order.full, source, target))
+    return Rows(sources.then(("score", layer), others, make), order.edges, new).whole()
 
 
 def _summed(weight: Tensor, value: Tensor, order: Order) -> Tensor:
     if not isinstance(order, Narrow):
         return aggregate(weight, value, order)
-    if (inside := order.within(weight)) is None:  # a tap has put other weights in their place
+    weights, values = rows_of(weight), rows_of(value)
+    if values is None or weights is None or weights.at is not order.edges:  # a tap has put others in their place
         return aggregate(weight, value, order.full)
-    new = aggregate(inside, value, order.part)
-    return order.whole("sum", new, order.targets, lambda: aggregate(weight, value, order.full))
+    make = lambda: Stay(aggregate(weights.stay.value, values.stay.value, order.full))  # noqa: E731
+    stay = values.stay.then("sum", [weights.stay.value, order.full.source], make)
+    return Rows(stay, order.targets, aggregate(weights.new, value, order.part)).whole()
 
 
 def _normalise(layer: Any, score: Tensor, order: Order) -> Tensor:
@@ -250,7 +253,7 @@ def _propagate(cls: Any, attend: Callable[..., Tensor], memory: _Memory) -> Call
             return cls.propagate(self, edge_index, size=size, **inputs)
         for hook in self._propagate_forward_pre_hooks.values():  # a tap notes the edges
             hook(self, (edge_index, size, inputs))
-        return attend(self, memory.narrow(self, memory.order(edge_index, sizes)), **inputs)
+        return attend(self, memory.narrow(memory.order(edge_index, sizes), _ends(inputs)), **inputs)
 
     return propagate
 
@@ -260,8 +263,8 @@ def _edge_updater(cls: Any, scores: Scores, memory: _Memory, drop: Drop) -> Call
         sizes = _sizes(inputs)
         if sizes is None or not _pays(self, edge_index, inputs):
             return cls.edge_updater(self, edge_index, size=size, **inputs)
-        order = memory.narrow(self, memory.order(edge_index, sizes))
-        ends = inputs["alpha"] if "alpha" in inputs else inputs["x"]
+        ends = _ends(inputs)
+        order = memory.narrow(memory.order(edge_index, sizes), ends)
         return drop(self.normalise(_scored(scores, self, order, *ends), order), self.dropout, self.training)
 
     return edge_updater
@@ -271,32 +274,44 @@ def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
     """The product x W^T + b: rows that stay are multiplied once while W stays, sparse ones by their entries."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        memory.multiplied[self] = None
-        if x.device.type != "cpu" or x.dim() != 2 or not (x.is_sparse or parts(x)):
+        both = parts(x)
+        if x.device.type != "cpu" or x.dim() != 2 or not (x.is_sparse or both):
             return cls.forward(self, x)
-        out = times(x, self.weight, self.training, self)
-        return out if self.bias is None else out + self.bias
+        if both is None:
+            return with_bias(self, times(x, self.weight, self.training))
+        above, below = both[0], with_bias(self, both[1] @ self.weight.t())
+        if torch.is_grad_enabled() and any(some.requires_grad for some in (above, *self.parameters())):
+            return torch.cat([with_bias(self, times(above, self.weight, self.training)), below])
+        return kept(self, above, below)
 
-    def times(x: Tensor, weight: Tensor, training: bool, layer: Any = None) -> Tensor:
-        if (both := parts(x)) is not None:
-            return torch.cat([kept(both[0], weight, training, layer), both[1] @ weight.t()])
-        if x.is_sparse:
-            x = x.coalesce()
-            order, values = memory.entries(x), x.values()
-            stays = not training and not values.requires_grad  # no mask is drawn, so these very values come again
-            turn = partial(values.index_select, 0, order.turned)
-            return product(x, weight, order, memory.of(values, what="turned", make=turn) if stays else None)
-        return x @ weight.t()
+    def kept(layer: Any, above: Tensor, below: Tensor) -> Tensor:
+        ends = above.size(0), above.size(0) + below.size(0)
+        at = memory.stay.then(ends, [], lambda: torch.arange(*ends))
+        others = [*([above.indices(), above.values()] if above.is_sparse else [above]), *layer.parameters(), at]
+        empty = torch.zeros_like(below)
+        make = lambda: torch.cat([with_bias(layer, times(above, layer.weight, layer.training)), empty])  # noqa: E731
+        return Rows(memory.stay.then(layer, others, lambda: Stay(make())), at, below).whole()
 
-    def kept(x: Tensor, weight: Tensor, training: bool, layer: Any) -> Tensor:
-        if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
-            return times(x, weight, training)
-        stored = [x.indices(), x.values()] if x.is_sparse else [x]
-        rows = memory.of(*stored, weight, what="product", make=lambda: times(x, weight, training))
-        memory.multiplied[layer] = rows
-        return rows
+    def with_bias(layer: Any, out: Tensor) -> Tensor:
+        return out if layer.bias is None else out + layer.bias
+
+    def times(x: Tensor, weight: Tensor, training: bool) -> Tensor:
+        if not x.is_sparse:
+            return x @ weight.t()
+        x = x.coalesce()
+        order, values = memory.entries(x), x.values()
+        stays = not training and not values.requires_grad  # no mask is drawn, so these very values come again
+        turn = partial(values.index_select, 0, order.turned)
+        return product(x, weight, order, memory.of(values, what="turned", make=turn) if stays else None)
 
     return forward
+
+
+def _ends(inputs: Mapping[str, Any]) -> Sequence[Tensor]:
+    """All that is attended over."""
+    if "query" in inputs:
+        return inputs["key"], inputs["query"], inputs["value"]
+    return inputs["alpha"] if isinstance(inputs.get("alpha"), tuple) else inputs["x"]
 
 
 def _sizes(inputs: dict[str, Any]) -> tuple[int, int] | None:
@@ -326,7 +341,6 @@ KINDS: tuple[tuple[Any, Callable[..., dict[str, Any]]], ...] = (
     (GATv2Conv, partial(_additive, _gatv2_scores)),
     (TransformerConv, _transformer),
 )
-LINEARS = ("lin", "lin_l", "lin_r", "lin_key", "lin_query", "lin_value")  # all that a layer attends over is theirs
 LISTENERS = tuple(
     f"_{place}_forward_{when}"
     for place, when in (

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from fgai import plots
 from fgai.audit import AuditReport
+from fgai.audit.record import Curves
 from fgai.audit.run import CERTIFIED
 from fgai.bench.rows import Row
 from fgai.bench.store import Store
 from fgai.errors import DataError
 from fgai.methods import Epoch
+from fgai.metrics.deletion import SHARES
 from fgai.registry import Registry
 
 METHODS = ("vanilla", "ln", "at", "fgai")  # in the order in which they are told
@@ -29,8 +33,30 @@ def figure(name: str, results: str | Path = "results", dataset: str = "amazon-ph
 
 @FIGURES.register("f-curves")
 def f_curves(results: Path, dataset: str, backbone: str) -> Any:
-    """F+ and F- of every backbone and method, clean and attacked."""
-    return plots.f_curves(_audits(results, dataset))
+    """F+ and F- of every backbone and method, clean and under 20 nodes of 20 links, mean over seeds."""
+    found: dict[str, dict[str, dict[str, list[Row]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for row in Store(results / "cells").every():
+        if row.dataset == dataset and row.curves:
+            found[row.backbone][row.method][row.attack].append(row)
+    if not found:
+        raise DataError(f"{results / 'cells'} holds no curves of {dataset}; `fgai bench table2` makes them")
+    return plots.f_curves(
+        {
+            backbone: {method: _curves(methods[method]) for method in METHODS if method in methods}
+            for backbone, methods in sorted(found.items())
+        }
+    )
+
+
+def _curves(rows: Mapping[str, Sequence[Row]]) -> Curves:
+    clean, attacked = (
+        {
+            first: tuple(np.mean([np.array(row.curves[first], dtype=float) for row in rows[attack]], axis=0).tolist())
+            for first in ("most", "least")
+        }
+        for attack in ("none", "injection-20x20")
+    )
+    return Curves(SHARES, clean, attacked)
 
 
 @FIGURES.register("attention-maps")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch import nn
 from torch_geometric.data import Data
@@ -14,6 +15,7 @@ from fgai.audit.run import describe
 from fgai.audit.trial import calm, measure, under
 from fgai.bench.attacks import ATTACKS, Attack
 from fgai.bench.rows import Row, peak_mb
+from fgai.metrics import Trial
 from fgai.reading import Call, Reader, evaluating
 
 
@@ -33,14 +35,19 @@ def rows_of(
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
     with evaluating(model), accelerated(model, as_pyg=False):
         clean = calm(Reader(model, call), data)
-        yield Row(metrics=_plain(measure(clean)), peak_mb=peak_mb(), **about)
+        yield Row(**_figures(clean), peak_mb=peak_mb(), **about)
         for name, attack in attacks.items():
             start = time.perf_counter()
-            metrics = _plain(measure(under(attack.adversary, attack.gain, clean, seed)))
+            figures = _figures(under(attack.adversary, attack.gain, clean, seed))
             seconds = time.perf_counter() - start
             settings = {**describe(attack.adversary), "gain": attack.gain, "seed": seed}
-            yield Row(metrics=metrics, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
+            yield Row(**figures, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
 
 
-def _plain(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
+def _figures(trial: Trial) -> dict[str, Any]:
+    metrics = {name: _plain(value) for name, value in measure(trial).items()}
+    return {"metrics": metrics, "curves": {first: [*map(_plain, curve)] for first, curve in trial.curves.items()}}
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class Row:
     versions: Mapping[str, str] = field(default_factory=versions)
     data_sha256: str = ""
     error: str = ""  # what ended it, where it failed
+    curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # F+ (`most`) and F- (`least`)
 
     @property
     def key(self) -> tuple[str, str, str, str, int, str]:

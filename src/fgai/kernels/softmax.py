@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from fgai.kernels.narrow import Narrow
 from fgai.kernels.order import EdgeOrder
+from fgai.kernels.rows import Rows, Stay, rows_of
 
 TINY = 1e-16  # PyG's, so that ours equals it
 
@@ -22,10 +23,11 @@ def segmented_softmax(src: Tensor, order: EdgeOrder | Narrow) -> Tensor:
     """
     if not isinstance(order, Narrow):
         return _Softmax.apply(src, order)
-    if (inside := order.within(src)) is None:
+    rows = rows_of(src)
+    if rows is None or rows.at is not order.edges:  # other scores were put in their place
         return _Softmax.apply(src, order.full)
-    new = _Softmax.apply(inside, order.part)
-    return order.whole("weight", new, order.edges, lambda: _Softmax.apply(src, order.full))
+    stay = rows.stay.then("softmax", [order.target], lambda: Stay(_Softmax.apply(rows.stay.value, order.full)))
+    return Rows(stay, rows.at, _Softmax.apply(rows.new, order.part)).whole()
 
 
 class _Softmax(torch.autograd.Function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fgai.audit import AuditReport
+from fgai.audit.record import Curves
 from fgai.methods import Epoch
 from fgai.plots.canvas import DASHES, canvas
 
@@ -13,24 +13,24 @@ MARKERS = "osD^v"
 DELETED = {"most": "F+, most attended first", "least": "F-, least attended first"}
 
 
-def f_curves(panels: Mapping[str, Mapping[str, AuditReport]]) -> Any:
+def f_curves(panels: Mapping[str, Mapping[str, Curves]]) -> Any:
     """A column per backbone, F+ above F-; a colour and marker per method, solid on the clean graph, dashed attacked.
 
     >>> from fgai import audit, backbones, datasets, NodeInjection
     >>> data = datasets.load("synthetic")
     >>> report = audit(backbones.build("gat", data), data, NodeInjection(2, 5, steps=1), seeds=1)
-    >>> [axis.get_title() for axis in f_curves({"gat": {"vanilla": report}}).axes]
+    >>> [axis.get_title() for axis in f_curves({"gat": {"vanilla": report.curves}}).axes]
     ['gat', '']
     """
     figure, axes = canvas(2, len(panels), sharex=True, sharey=True)
-    names = list(dict.fromkeys(name for reports in panels.values() for name in reports))
+    names = list(dict.fromkeys(name for methods in panels.values() for name in methods))
     looks = {n: {"color": f"C{i}", "marker": MARKERS[i % len(MARKERS)], "markersize": 4} for i, n in enumerate(names)}
-    for column, (title, reports) in enumerate(panels.items()):
+    for column, (title, methods) in enumerate(panels.items()):
         axes[0][column].set_title(title)
         for axis, first in zip(axes[:, column], DELETED, strict=True):
-            for name, report in reports.items():
-                axis.plot(report.curves.shares, report.curves.clean[first], "-", **looks[name])
-                axis.plot(report.curves.shares, report.curves.attacked[first], "--", **looks[name])
+            for name, curves in methods.items():
+                axis.plot(curves.shares, curves.clean[first], "-", **looks[name])
+                axis.plot(curves.shares, curves.attacked[first], "--", **looks[name])
             axis.grid(alpha=0.3)
         axes[1][column].set_xlabel("share of edges deleted")
     for axis, said in zip(axes[:, 0], DELETED.values(), strict=True):

@@ -1,0 +1,121 @@
+"""Functions of a few rows: the values and gradients are those of all rows, and the others are made once."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fgai.kernels import RowByRow, Rows, Stay, rows_of
+from fgai.kernels.rows import WORKS
+
+N, AT = 4, torch.tensor([1, 3])  # as many rows as columns, so that one is not mistaken for the other unseen
+BESIDE = torch.randn(N, 4)
+WITHIN = (lambda f, x: f(x, dim=-1), lambda f, x: f(x, 1), lambda f, x: f(x, dim=0), lambda f, x: f(x))
+ALIGNED = [
+    lambda f, x: f(x, BESIDE),
+    lambda f, x: f(BESIDE, x),
+    lambda f, x: f(x, 2.0),
+    lambda f, x: f(x, BESIDE[0]),
+    lambda f, x: f(x, BESIDE[:1]),
+    lambda f, x: f(x, x),
+    lambda f, x: f(x, wide(x)),
+    lambda f, x: f(wide(x), x),
+]
+CALLS = {
+    functional.linear: [lambda f, x: f(x, BESIDE), lambda f, x: f(x, torch.ones(N, 4), torch.ones(N))],
+    functional.layer_norm: [lambda f, x: f(x, (4,))],
+    functional.dropout: [lambda f, x: f(x, 0.5, training=False)],
+    Tensor.view: [lambda f, x: f(x, -1, 2, 2), lambda f, x: f(x, -1)],
+    Tensor.view_as: [lambda f, x: f(x, BESIDE)],
+    Tensor.reshape: [lambda f, x: f(x, -1, 2, 2), lambda f, x: f(x, 4, N)],
+    Tensor.flatten: [lambda f, x: f(x, 1), lambda f, x: f(x)],
+    **dict.fromkeys((Tensor.sum, torch.sum, Tensor.mean, torch.mean), WITHIN),
+    **{func: ALIGNED for func, works in WORKS.items() if works.__name__ == "_aligned"},
+}
+
+
+def rows(value, new, at=AT):
+    return Rows(Stay(value), at, new).whole()
+
+
+def wide(x):
+    """A tensor that depends on x and is other in more rows."""
+    at = torch.tensor([0, 1, 3])
+    if rows_of(x) is None:  # plainly
+        return torch.ones_like(x).index_copy(0, at, 2 * x.detach()[at])
+    return rows(torch.ones(N, 4), 2 * x.detach()[at], at)
+
+
+@pytest.mark.parametrize("func", WORKS, ids=lambda f: getattr(f, "__qualname__", str(f)))
+def test_a_few_rows_are_as_good_as_all(func):
+    for call in CALLS.get(func, [lambda f, x: f(x)]):
+        value, new = torch.randn(N, 4), torch.randn(2, 4, requires_grad=True)
+        plain = value.index_copy(0, AT, new)
+        expected = call(func, plain)
+        (slope,) = torch.autograd.grad(expected.square().sum(), new)
+        stay = Stay(value)
+        with RowByRow():
+            for _ in range(2):
+                found = call(func, Rows(stay, AT, new).whole())
+                torch.testing.assert_close(found, expected)
+                torch.testing.assert_close(torch.autograd.grad(found.square().sum(), new)[0], slope)
+
+
+def test_most_functions_keep_the_rows_apart():
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2)).eval()
+    model.requires_grad_(False)
+    value, new = torch.randn(N, 4), torch.randn(2, 4)
+    with RowByRow():
+        found = model(rows(value, new))
+    torch.testing.assert_close(rows_of(found).new, model(new))
+    torch.testing.assert_close(rows_of(found).stay.value, model(value))
+
+
+def test_other_rows_are_made_again_when_a_parameter_changes_and_only_then():
+    layer, stay, new = nn.Linear(4, 3).requires_grad_(False), Stay(torch.randn(N, 4)), torch.randn(2, 4)
+    with RowByRow():
+        first, second = (rows_of(layer(Rows(stay, AT, new).whole())).stay for _ in range(2))
+        assert first is second
+        with torch.no_grad():
+            layer.bias.add_(1)
+        again = layer(Rows(stay, AT, new).whole())
+    torch.testing.assert_close(again, layer(stay.value.index_copy(0, AT, new)))
+
+
+def test_other_rows_are_made_again_when_what_stands_beside_them_is_another():
+    stay, new = Stay(torch.randn(N, 4)), torch.randn(2, 4)
+    with RowByRow():
+        for beside in (torch.ones(N, 4), torch.ones(N, 4), torch.zeros(N, 4)):
+            plain = stay.value.index_copy(0, AT, new) + beside
+            torch.testing.assert_close(Rows(stay, AT, new).whole() + beside, plain)
+
+
+def test_what_asks_for_a_gradient_gets_it_from_all_rows():
+    layer, value, new = nn.Linear(4, 3), torch.randn(N, 4), torch.randn(2, 4)
+    with RowByRow():
+        found = layer(rows(value, new)).square().sum()
+    expected = layer(value.index_copy(0, AT, new)).square().sum()
+    for ours, theirs in zip(*(torch.autograd.grad(y, layer.parameters()) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_what_stands_beside_gets_its_gradient_too():
+    beside, x = torch.ones(N, 4, requires_grad=True), rows(torch.zeros(N, 4), torch.ones(2, 4))
+    with RowByRow():
+        assert torch.autograd.grad((x + beside).sum(), beside)[0].eq(1).all()
+
+
+def test_a_tensor_that_was_changed_in_place_is_not_known_any_more():
+    x = rows(torch.zeros(N, 4), torch.ones(2, 4))
+    assert rows_of(x) is not None
+    x[0, 0] = 5.0
+    assert rows_of(x) is None
+    with RowByRow():
+        assert float((x + 1)[0, 0]) == 6.0
+
+
+def test_dropout_in_training_drops():
+    with RowByRow():
+        x = functional.dropout(rows(torch.ones(N, 400), torch.ones(2, 400)), 0.5, training=True)
+    assert rows_of(x) is None
+    assert 0.3 < float((x == 0).float().mean()) < 0.7
