@@ -218,8 +218,8 @@ def costs_of(run: dict[str, Any]) -> list[Cost]:
     return [memory, *(row(what, where, value) for what, value in figures.items() if run["batch"] == BATCH)]
 
 
-def row(what: str, dataset: str, value: float, command: str = "") -> Cost:
-    return Cost(what, dataset, "gat", float(f"{value:.4g}"), command or COMMAND)
+def row(what: str, dataset: str, value: float) -> Cost:
+    return Cost(what, dataset, "gat", float(f"{value:.4g}"), COMMAND)
 
 
 def name_of(nodes: int) -> str:

@@ -56,6 +56,7 @@ def cell(dataset: str, backbone: str, seed: int, models: Path | None) -> Row:
             **shape,
             data=dataset,
             method=asdict(method),
+            seed=seed,
             metrics=metrics,
         )
     return Row(
@@ -80,7 +81,7 @@ def main(
     done = {(row.dataset, row.backbone, row.seed) for row in read_rows(out)}
     wanted = [
         (dataset, backbone, seed)
-        for backbone, dataset in product([only] if only else backbones.BACKBONES, SEEDS)
+        for backbone, dataset in product([only] if only else ("gat", "gatv2", "gt"), SEEDS)
         for seed in range(SEEDS[dataset])
         if (dataset, backbone, seed) not in done
     ]

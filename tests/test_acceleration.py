@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 
 import fgai.acceleration
-from fgai import Reader, accelerated, backbones, datasets
+from fgai import Reader, accelerated, backbones, datasets, read
 from fgai.graph import add_nodes, stacked
 from fgai.reading import still
 from fgai.seeding import seeded
@@ -331,3 +332,55 @@ def test_what_an_injection_does_not_reach_is_made_again_when_any_parameter_chang
                 parameter.add_(0.5)
                 found = read(graph).logits
             torch.testing.assert_close(found, read(graph).logits)
+
+
+def test_a_frozen_projection_leaves_the_other_parameters_their_gradients():
+    data, conv = datasets.synthetic(nodes=100, edges=600), GATv2Conv(32, 2)
+    for part in (conv.lin_l, conv.lin_r):
+        part.requires_grad_(False)
+    graph = add_nodes(data, torch.randn(1, 32), torch.tensor([[100, 3], [3, 100]]))
+    expected = step(conv, graph.x + 0, graph.edge_index)
+    with accelerated(conv):
+        found = step(conv, graph.x, graph.edge_index)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_features_that_were_changed_in_place_are_read_as_they_are():
+    data, conv = datasets.synthetic(nodes=100, edges=600), GATConv(32, 2).eval()
+    graph = add_nodes(data, torch.ones(1, 32), torch.tensor([[100, 3], [3, 100]]))
+    graph.x[-1] = -5
+    with accelerated(conv), torch.no_grad():
+        torch.testing.assert_close(conv(graph.x, graph.edge_index), conv(graph.x + 0, graph.edge_index))
+    data.x[0] = 7
+    graph = add_nodes(data, torch.ones(1, 32), torch.tensor([[100, 3], [3, 100]]))
+    data.x[1] = 7  # afterwards: the graph has its own copy
+    with accelerated(conv), torch.no_grad():
+        torch.testing.assert_close(conv(graph.x, graph.edge_index), conv(graph.x + 0, graph.edge_index))
+
+
+def test_two_graphs_that_differ_in_their_targets_alone_are_two():
+    conv, nodes = TransformerConv(4, 2).eval().requires_grad_(False), torch.arange(40)
+    x = torch.randn(40, 4)
+    with accelerated(conv), torch.no_grad():
+        for far in (1, 2):  # each node has one neighbour, so every weight is 1
+            ring = Data(x=x, edge_index=torch.stack([nodes, (nodes + far) % 40]))
+            graph = add_nodes(ring, torch.ones(1, 4), torch.tensor([[3], [40]]))
+            torch.testing.assert_close(conv(graph.x, graph.edge_index), conv(graph.x + 0, graph.edge_index))
+
+
+def test_a_hook_that_changes_what_is_propagated_is_heard():
+    data, conv = datasets.synthetic(nodes=100, edges=600), GATConv(32, 2, bias=False).eval()
+    conv.register_propagate_forward_pre_hook(
+        lambda _, told: (*told[:2], {**told[2], "alpha": torch.zeros_like(told[2]["alpha"])})
+    )
+    with accelerated(conv):
+        assert not conv(data.x, data.edge_index).any()
+
+
+def test_inference_mode_is_no_obstacle():
+    data = datasets.synthetic(nodes=400, edges=6_000)
+    model = backbones.build("gat", data).eval()
+    with torch.inference_mode():
+        found = read(model, data).logits
+    torch.testing.assert_close(found, read(model, data).logits)

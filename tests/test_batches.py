@@ -162,3 +162,13 @@ def test_an_adversary_links_where_seeds_hear_of_it():
     hit = Opponent(SMALL, fresh=1).meet(read_it, part, gains.kl(read_it(batch).detach().of_first(20)))
     ends = hit.perturbation.added
     assert int(ends[ends < batch.num_nodes].max()) < len(part.hearing)
+
+
+def test_a_loader_without_validation_nodes_or_batches_is_refused():
+    data = datasets.load("synthetic")
+    nobody = copy.copy(data)
+    nobody.val_mask = torch.zeros_like(data.val_mask)
+    with pytest.raises(DataError, match="val_mask"):
+        Vanilla(epochs=1).fit(build("gat", data), Batches([data], [nobody]))
+    with pytest.raises(DataError, match="no batch"):
+        FGAI(epochs=1).fit(build("gat", data), Batches([]))

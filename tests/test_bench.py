@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +20,7 @@ from fgai.bench.store import Store
 from fgai.bench.tables import FORMATS, table_of
 from fgai.cli import app
 from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
+from fgai.metrics.deletion import SHARES
 
 PLAN = Plan(
     "small",
@@ -51,6 +54,14 @@ def test_every_cell_has_a_row_for_the_clean_graph_and_one_per_attack(done):
         assert clean.seconds > 0 and clean.peak_mb > 0 and "median_radius" in clean.metrics
 
 
+def test_the_curves_of_a_row_have_the_slopes_that_it_tells(done):
+    for cell in PLAN.cells():
+        for row in Store(done).rows(cell):
+            for first, slope in (("most", "f_slope_plus"), ("least", "f_slope_minus")):
+                fitted = np.polynomial.Polynomial.fit(SHARES, row.curves[first], 1).convert().coef[1]
+                assert fitted == pytest.approx(row.metrics[slope], abs=1e-9)
+
+
 def test_finished_cells_are_not_run_again(done):
     before = {path: path.stat().st_mtime_ns for path in done.glob("*.json")}
     assert run(PLAN, done, settings=QUICK) == []
@@ -77,6 +88,23 @@ def test_a_failure_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     assert "ZeroDivisionError" in row.error and not Store(tmp_path).finished(cell)
     finish(cell, Store(tmp_path), QUICK)
     assert Store(tmp_path).finished(cell)
+
+
+def test_the_command_says_which_cells_failed(tmp_path):
+    plan = tmp_path / "mine.toml"
+    plan.write_text(
+        'title = "x"\nbackbones = ["gat"]\nmethods = ["vanilla:paper"]\nseeds = { synthetic = 1 }\n'
+        'columns = [{ heading = "F1", metric = "f1", attack = "none" }]'
+    )
+    done = CliRunner().invoke(app, ["bench", str(plan), "--out", str(tmp_path)])
+    assert done.exit_code == 1 and "vanilla has no presets" in done.stderr
+    assert CliRunner().invoke(app, ["table", str(plan), str(tmp_path), "--beside", "papr"]).exit_code == 2
+
+
+def test_a_plan_may_name_the_default_and_leave_a_dataset_out(done):
+    plan = replace(PLAN, methods=("fgai:default",), seeds={"synthetic": 2, "cora": 0})
+    lines = table_of(plan, done).body
+    assert [(line[0], line[3]) for line in lines] == [("synthetic", "2"), ("cora", "0")]
 
 
 SCRIPT = """

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import GAT, GATConv
 
 from fgai import backbones, datasets
 from fgai.attention import Attention
-from fgai.certificate import certified_radius, certify, eviction_costs, guaranteed_overlap, reach, worst_push
+from fgai.certificate import certified_radius, certify, composed, eviction_costs, guaranteed_overlap, reach, worst_push
 from fgai.errors import DataError, SettingError
 from fgai.reading import Reader
 
@@ -230,3 +230,14 @@ def test_wrong_settings_are_refused():
         eviction_costs(star([1.0]), 1, "l3")
     with pytest.raises(SettingError, match="a share"):
         certified_radius(star([1.0]), 1, 1.5)
+
+
+def test_a_single_logit_is_a_binary_answer_that_can_be_lost():
+    data = datasets.synthetic(nodes=60, edges=300)
+    model = GATConv(32, 1).eval()
+    found = certify(model, data, k=2, radius=0.5)
+    assert found.class_radius.isfinite().any() and found.alpha2.worst > 0
+    assert (found.found.values <= found.alpha2.values + 1e-6).all()
+    chain = GAT(32, 4, num_layers=2, out_channels=1).eval()
+    bound = composed(Reader(chain), data, 10.0)["convs.0"]
+    assert not bound.kept.all() and float(bound.tvd.max()) > 0

@@ -189,6 +189,31 @@ def test_models_of_one_graph_are_shown_side_by_side_in_one_file(run, model, tmp_
     assert twice.exit_code == 2 and "models that differ" in twice.stderr and not (tmp_path / "twice.html").exists()
 
 
+@pytest.mark.parametrize("command", ["audit", "certify", "report"])
+def test_a_model_from_elsewhere_names_no_code_to_run(run, model, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    manifest = json.loads((model / "manifest.json").read_text())
+    (model / "manifest.json").write_text(json.dumps({**manifest, "data": "evil:f"}))
+    answer = run(command, model)
+    assert answer.exit_code == 2 and "that you trust" in answer.stderr
+    fitted = run("fit", model, "--out", tmp_path / "x")
+    assert fitted.exit_code == 2 and "that you trust" in fitted.stderr
+
+
+def test_a_folder_called_like_a_dataset_is_not_taken_for_its_graph(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("train", "--data", "synthetic", "--epochs", 1, "--out", "synthetic")
+    assert run("fit", "synthetic", "--epochs", 1, "--out", "faithful").exit_code == 0
+
+
+def test_what_cannot_be_written_is_said_before_the_attack(run, model, tmp_path):
+    answer = run("audit", model, "--out", tmp_path / "audit.pdf")
+    assert answer.exit_code == 2 and ".html" in answer.stderr and "Verdict" not in answer.stdout
+    wrong = run("fit", model, "--batch", 10, "--fanout", "10,x", "--out", tmp_path / "x")
+    assert wrong.exit_code == 2 and "such as 10,10" in wrong.stderr
+
+
 def test_a_figure_is_drawn_by_name(run, tmp_path):
     results = Path(__file__).parent.parent / "results"
     assert run("figure", "certified", "--results", results, "--out", tmp_path / "c.svg").exit_code == 0
@@ -218,9 +243,10 @@ def test_an_edge_list_is_converted(run, tmp_path):
     assert again.exit_code == 2 and "there already" in again.stderr
 
 
-def test_two_ranks_make_a_model_faithful(run, model, tmp_path):
+def test_two_ranks_make_a_model_faithful_from_disk(run, model, tmp_path):
+    run("convert", "synthetic", "--out", tmp_path / "graph")
     words = ("--ranks", 2, "--epochs", 1, "--batch", 250, "--out", tmp_path / "faithful")
-    done = run("fit", model, *words)
+    done = run("fit", model, "--data", tmp_path / "graph", *words)
     assert done.exit_code == 0, done.output
     assert saved.load(tmp_path / "faithful").manifest["method"]["epochs"] == 1
     missing = run("fit", tmp_path / "nothing", *words)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import leaky_relu
 from torch_geometric.utils import softmax
 
+from fgai.errors import DataError
 from fgai.kernels import (
     EdgeOrder,
     aggregate,
@@ -135,3 +136,13 @@ def test_only_the_gradients_that_are_asked_for_are_computed(needed):
     aggregate(*inputs, order).sum().backward()
     assert inputs[needed].grad is not None
     assert inputs[1 - needed].grad is None
+
+
+@pytest.mark.parametrize("edge", [(3, 0), (0, 2), (-1, 0)])
+def test_an_edge_to_a_node_that_is_not_there_is_refused(edge):
+    with pytest.raises(DataError, match="there are"):
+        EdgeOrder.of(torch.tensor(edge)[:, None], 3, 2)
+
+
+def test_dropping_all_leaves_nothing():
+    assert float(thinned(torch.ones(200_000), 1.0).abs().max()) == 0.0

@@ -7,15 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 from torch import nn
+from torch_geometric.nn import GATv2Conv
 from torch_geometric.utils import to_dense_adj
 
 from fgai import accelerated, backbones, datasets
 from fgai.adversary import GAINS, NodeInjection
 from fgai.backbones import BACKBONES, build
 from fgai.datasets.split import split_links, split_nodes
-from fgai.errors import DataError
+from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
-from fgai.methods import GNNSVD, METHODS, GNNGuard, Vanilla
+from fgai.methods import FGAI, GNNSVD, METHODS, GNNGuard, LayerNorm, Vanilla
 from fgai.metrics import micro_f1
 from fgai.reading import Reader, by_name
 from fgai.seeding import seeded
@@ -199,3 +200,38 @@ def test_every_method_learns_from_pairs(name):
     small = {"adversary": NodeInjection(2, 3, steps=1)} if "adversary" in METHODS[name].__dataclass_fields__ else {}
     fit = METHODS[name](epochs=2, **small).fit(build("gat-links", data), data)
     assert by_name(fit.model, data).shape == (data.edge_label_index.size(1), 2)
+
+
+def test_a_checkpoint_of_another_method_is_refused(community, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def killed(model, data, seen=[]):  # noqa: B006, it counts its calls
+        seen.append(1)
+        if len(seen) > 40:
+            raise Stop
+        return by_name(model, data)
+
+    with pytest.raises(Stop):
+        Vanilla(epochs=60).fit(build("gat", community), community, call=killed, checkpoint=tmp_path / "run")
+    assert (tmp_path / "run").exists()
+    with pytest.raises(SettingError, match="another file"):
+        GNNGuard(epochs=60).fit(build("gat", community), community, call=killed, checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", [FGAI(fresh=0), FGAI(anchor="mine"), LayerNorm("layers")])
+def test_settings_without_meaning_are_refused(community, method):
+    with pytest.raises(SettingError, match=r"; (give at least one|there is)"):
+        method.fit(build("gat", community), community)
+
+
+def test_tied_weights_have_a_checkpoint(community, tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = GATv2Conv(16, 4, share_weights=True)
+
+        def forward(self, x, edge_index):
+            return self.conv(x, edge_index)
+
+    Vanilla(epochs=11).fit(Tied(), community, checkpoint=tmp_path / "run")

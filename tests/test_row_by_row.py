@@ -99,6 +99,39 @@ def test_what_asks_for_a_gradient_gets_it_from_all_rows():
         torch.testing.assert_close(ours, theirs)
 
 
+def test_a_number_made_of_the_rows_moves_with_them():
+    new = torch.randn(2, 4, requires_grad=True)
+    value = torch.randn(N, 4)
+    plain = value.index_copy(0, AT, new)
+    (expected,) = torch.autograd.grad((plain - plain.mean()).pow(3).sum(), new)
+    with RowByRow():
+        x = rows(value, new)
+        (found,) = torch.autograd.grad((x - x.mean()).pow(3).sum(), new)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("act", [functional.relu, functional.elu, functional.leaky_relu])
+def test_a_function_in_place_changes_its_argument_and_nothing_else(act):
+    stay, new = Stay(torch.randn(N, 4)), torch.randn(2, 4)
+    kept, plain = stay.value.clone(), stay.value.index_copy(0, AT, new)
+    with RowByRow():
+        x = Rows(stay, AT, new).whole()
+        act(x, inplace=True)
+    assert torch.equal(stay.value, kept) and torch.equal(x, act(plain))
+
+
+def test_what_is_no_plain_tensor_or_no_row_goes_torchs_way():
+    value, new = torch.randn(N, 4), torch.randn(2, 4)
+    plain, sparse = value.index_copy(0, AT, new), torch.eye(4).to_sparse()
+    with RowByRow():
+        assert torch.equal(rows(value, new) + sparse, plain + sparse)
+        normal = functional.layer_norm(rows(value, new), plain.shape)
+        assert rows(value, new).view(torch.int32).sum(1).dtype == plain.view(torch.int32).sum(1).dtype
+        flat = functional.linear(rows(value[:, 0], new[:, 0]), torch.ones(2, N))
+    torch.testing.assert_close(normal, functional.layer_norm(plain, plain.shape))
+    torch.testing.assert_close(flat, functional.linear(plain[:, 0], torch.ones(2, N)))
+
+
 def test_what_stands_beside_gets_its_gradient_too():
     beside, x = torch.ones(N, 4, requires_grad=True), rows(torch.zeros(N, 4), torch.ones(2, 4))
     with RowByRow():

@@ -94,6 +94,11 @@ def test_pygs_own_loader_takes_the_sampler():
     assert torch.equal(batch.n_id[batch.edge_index], GRAPH.edge_index[:, batch.e_id])
 
 
+def test_a_large_seed_is_a_seed():
+    first, again = (next(iter(Loader(GRAPH, (5, 5), batch=8, seed=20261115))).n_id for _ in range(2))
+    assert torch.equal(first, again)
+
+
 def test_a_node_without_neighbours_is_a_batch():
     lonely = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]))
     batch = next(iter(Loader(lonely, (2, 2), seeds=torch.tensor([2]))))

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import math
 
 import pytest
 import torch
@@ -53,6 +54,12 @@ def test_the_manifest_says_how_the_model_was_made(community, tmp_path):
     assert told.items() <= manifest.items()
     assert manifest["weights_sha256"] == hashlib.sha256((tmp_path / WEIGHTS).read_bytes()).hexdigest()
     assert manifest["versions"]["torch"] == torch.__version__
+
+
+def test_a_figure_that_is_no_number_does_not_lose_the_model(community, tmp_path):
+    model = build("gat", community)
+    saved.save(tmp_path, model, backbone="gat", features=16, classes=4, metrics={"f1": math.nan})
+    assert saved.load(tmp_path).manifest["metrics"] == {"f1": None}
 
 
 def test_a_second_model_takes_the_place_of_the_first(community, tmp_path):

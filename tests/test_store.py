@@ -47,6 +47,20 @@ def test_an_edge_list_is_converted(tmp_path):
         assert torch.equal(store.whole("x"), GRAPH.x)
 
 
+@pytest.mark.parametrize("ends", [np.zeros((3, 2), int), np.zeros(4, int), np.zeros((2, 3))])
+def test_an_array_that_holds_no_edges_is_refused(tmp_path, ends):
+    np.save(tmp_path / "edges.npy", ends)
+    with pytest.raises(DataError, match=r"integers of \[2, E\]"):
+        convert_edge_list(tmp_path / "edges.npy", tmp_path / "store")
+
+
+@pytest.mark.parametrize("name", ["source", "../x"])
+def test_an_attribute_does_not_take_the_place_of_the_edges(tmp_path, name):
+    with pytest.raises(DataError, match="names of arrays"):
+        write_store(tmp_path / "store", 2, list, {name: [np.zeros(2)]})
+    assert not (tmp_path / "store").exists()
+
+
 def test_pygs_stores_hand_out_what_is_asked(tmp_path):
     store = convert(GRAPH, tmp_path / "graph")
     rows = torch.tensor([5, 3])

@@ -200,3 +200,19 @@ def test_no_global_function_is_patched():
 
         assert gat_conv.softmax is softmax
     assert all("_tap" not in key for module in net.modules() for key in vars(module))
+
+
+class Again(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = GATConv(3, 3), GATConv(3, 3)
+
+    def forward(self, x, edge_index):
+        return self.a(self.b(self.a(x, edge_index), edge_index), edge_index)
+
+
+def test_sites_come_in_the_order_in_which_they_act():
+    model = Again()
+    with Tap(model).open() as caught:
+        model(torch.ones(2, 3), torch.tensor([[0], [1]]))
+    assert list(caught.attention) == ["a", "b", "a@1"]

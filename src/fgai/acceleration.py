@@ -15,7 +15,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, Linear, MessagePassing, Trans
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
-from fgai.graph import edge_keys, parts
+from fgai.graph import edge_keys, parts, version
 from fgai.kernels import (
     EdgeOrder,
     Narrow,
@@ -62,11 +62,11 @@ class _Memory:
         """The order of these edges."""
         return self.of(edge_index, what=sizes, make=lambda: EdgeOrder.of(edge_index, *sizes))
 
-    def narrow(self, full: EdgeOrder, ends: Sequence[Tensor]) -> Order:
+    def narrow(self, layer: Any, full: EdgeOrder, ends: Sequence[Tensor]) -> Order:
         """Only what is reached, if all that a layer attends over is as it was but for a few rows."""
         moved = [rows_of(end) for end in ends]
-        first = moved[0]
-        if first is None or any(rows is None or rows.at is not first.at for rows in moved):
+        first, asked = moved[0], torch.is_grad_enabled() and any(p.requires_grad for p in layer.parameters())
+        if first is None or asked or any(rows is None or rows.at is not first.at for rows in moved):
             return full
         make = lambda: Narrow.of(full, first.at)  # noqa: E731
         return self.of(full.source, full.target, first.at, what="reached", make=make) or full
@@ -79,7 +79,7 @@ class _Memory:
 
 def _marks(tensors: Iterable[Tensor]) -> Iterator[Any]:
     """By which a tensor that has not changed is known."""
-    return ((t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
+    return ((t.data_ptr(), version(t), t.shape, t.stride(), t.dtype) for t in tensors)
 
 
 @contextmanager
@@ -237,7 +237,7 @@ def _summed(weight: Tensor, value: Tensor, order: Order) -> Tensor:
     if values is None or weights is None or weights.at is not order.edges:  # a tap has put others in their place
         return aggregate(weight, value, order.full)
     make = lambda: Stay(aggregate(weights.stay.value, values.stay.value, order.full))  # noqa: E731
-    stay = values.stay.then("sum", [weights.stay.value, order.full.source], make)
+    stay = values.stay.then("sum", [weights.stay.value, order.full.source, order.full.target], make)
     return Rows(stay, order.targets, aggregate(weights.new, value, order.part)).whole()
 
 
@@ -252,8 +252,9 @@ def _propagate(cls: Any, attend: Callable[..., Tensor], memory: _Memory) -> Call
         if sizes is None or not _pays(self, edge_index, inputs):
             return cls.propagate(self, edge_index, size=size, **inputs)
         for hook in self._propagate_forward_pre_hooks.values():  # a tap notes the edges
-            hook(self, (edge_index, size, inputs))
-        return attend(self, memory.narrow(memory.order(edge_index, sizes), _ends(inputs)), **inputs)
+            if (changed := hook(self, (edge_index, size, inputs))) is not None:
+                edge_index, size, inputs = changed
+        return attend(self, memory.narrow(self, memory.order(edge_index, sizes), _ends(inputs)), **inputs)
 
     return propagate
 
@@ -264,7 +265,7 @@ def _edge_updater(cls: Any, scores: Scores, memory: _Memory, drop: Drop) -> Call
         if sizes is None or not _pays(self, edge_index, inputs):
             return cls.edge_updater(self, edge_index, size=size, **inputs)
         ends = _ends(inputs)
-        order = memory.narrow(memory.order(edge_index, sizes), ends)
+        order = memory.narrow(self, memory.order(edge_index, sizes), ends)
         return drop(self.normalise(_scored(scores, self, order, *ends), order), self.dropout, self.training)
 
     return edge_updater

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,9 +22,11 @@ from fgai import datasets, plots, report, saved
 from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
 from fgai.audit import audit as run_audit
 from fgai.audit import compare
+from fgai.audit.writers import WRITERS
 from fgai.backbones import BACKBONES, build
 from fgai.bench.plan import Plan, plans
 from fgai.bench.run import run as run_plan
+from fgai.bench.store import Store as Cells
 from fgai.bench.tables import FORMATS, table_of
 from fgai.certificate import certify as run_certify
 from fgai.datasets import DATASETS
@@ -40,6 +42,7 @@ from fgai.registry import import_here
 from fgai.scale import Loader, Store, convert_edge_list, exact, layerwise
 from fgai.scale import convert as convert_graph
 from fgai.scale.launch import launch
+from fgai.scale.store import MANIFEST
 from fgai.tracking import tracker
 
 app = typer.Typer(
@@ -53,7 +56,8 @@ Seed = Annotated[int, typer.Option(help="Decides the split, the initial weights 
 Folder = Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")]
 OwnModel = Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")]
 Weights = Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")]
-Split = Annotated[int, typer.Option(help="The seed of the split that the model was trained on.")]
+Split = Annotated[int, typer.Option(help="The seed of the split that the model was trained on, if it does not say.")]
+SHAPE = ("backbone", "features", "classes")  # what a saved model is built from
 
 
 @contextmanager
@@ -89,7 +93,12 @@ def train(
         graph = _prepared(backbone, data, seed)
         method = Vanilla(epochs=epochs, seed=seed)
         fit = method.fit(build(backbone, graph, seed=seed), graph)
-        f1 = _save(out, fit, graph, backbone, data, {"name": "vanilla", **asdict(method)}, seed)
+        shape = {
+            "backbone": backbone,
+            "features": need(graph, "x").size(1),
+            "classes": int(need(graph, "y").max()) + 1,
+        }
+        f1 = _save(out, fit, graph, shape, data, {"name": "vanilla", **asdict(method)}, seed)
     typer.echo(f"{backbone} on {data}, seed {seed}: test micro-F1 {f1:.3f}, saved in {out}")
 
 
@@ -112,18 +121,18 @@ def fit(
             file = checkpoint or out.with_name(f"{out.name}.run")
             launch(_fit, folder, out, preset, epochs, file, batch or 1_024, fanout, data, ranks=ranks)
         else:
-            _fit(folder, out, preset, epochs, checkpoint, batch, fanout, data)
+            _fit(folder, out, preset, epochs, checkpoint, batch, fanout, data)()
 
 
 def _fit(
     folder: Path, out: Path, preset: str, epochs: int, checkpoint: Path | None, batch: int, fanout: str, other: str
-) -> None:
-    """What each rank does; the first one saves."""
+) -> Callable[[], None]:
+    """What each rank does; what is returned is left to do when the ranks have parted: the first one saves."""
     found = saved.load(folder)
     backbone, seed = found.manifest["backbone"], int(found.manifest.get("seed", 0))
-    data = other or found.manifest["data"]
-    graph = Store(data) if Path(data).is_dir() else _prepared(backbone, data, seed)
-    method, hops = FGAI.preset(preset, epochs=epochs, seed=seed), [int(part) for part in fanout.split(",")]
+    data = other or _named(found)
+    graph = Store(data) if (Path(data) / MANIFEST).exists() else _prepared(backbone, data, seed)
+    method, hops = FGAI.preset(preset, epochs=epochs, seed=seed), _numbers(fanout)
     if batch or isinstance(graph, Store):
         check = exact(graph, len(hops), seeds=_attribute(graph, "val_mask"))
         done = method.fit(
@@ -131,23 +140,40 @@ def _fit(
         )
     else:
         done = method.fit(found.model, graph, checkpoint=checkpoint)
-    if rank() == 0:
-        f1 = _save(out, done, graph, backbone, data, {"name": "fgai", "preset": preset, **asdict(method)}, seed)
-        typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}, saved in {out}")
+    first = rank() == 0
+
+    def save() -> None:
+        if first:
+            shape = {name: found.manifest[name] for name in SHAPE}
+            f1 = _save(out, done, graph, shape, data, {"name": "fgai", "preset": preset, **asdict(method)}, seed)
+            typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}, saved in {out}")
+
+    return save
+
+
+def _numbers(fanout: str) -> list[int]:
+    try:
+        return [int(part) for part in fanout.split(",")]
+    except ValueError as error:
+        raise SettingError(f"--fanout {fanout} is no list of numbers; give one for each hop, such as 10,10") from error
 
 
 def _save(
-    out: Path, fit: Fit, graph: Data | Store, backbone: str, data: str, method: dict[str, Any], seed: int
+    out: Path,
+    fit: Fit,
+    graph: Data | Store,
+    shape: Mapping[str, Any],
+    data: str,
+    method: dict[str, Any],
+    seed: int,
 ) -> float:
     """Save a fit with its provenance; its test F1 is returned."""
-    x, y, test = (_attribute(graph, name) for name in ("x", "y", "test_mask"))
+    y, test = (_attribute(graph, name) for name in ("y", "test_mask"))
     metrics = {"f1": _test_f1(fit.model, graph, y, test), "val_f1": fit.best.val_f1}
     saved.save(
         out,
         fit.model,
-        backbone=backbone,
-        features=x.size(1),
-        classes=int(y.max()) + 1,
+        **shape,
         data=data,
         data_sha256="" if isinstance(graph, Store) else datasets.fingerprint(graph),
         method=method,
@@ -200,7 +226,9 @@ def audit(
     nodes: Annotated[int, typer.Option(help="Injected nodes.")] = 20,
     edges: Annotated[int, typer.Option(help="Links of each.")] = 20,
     steps: Annotated[int, typer.Option(help="Steps of gradient ascent.")] = 10,
-    strongest: Annotated[bool, typer.Option(help="The adaptive ensemble instead of one attack.")] = False,
+    strongest: Annotated[
+        bool, typer.Option(help="The adaptive ensemble instead of one attack; it chooses links and steps itself.")
+    ] = False,
     gain: Annotated[str, typer.Option(help="What the attack makes large; `fgai ls` lists them.")] = "cross-entropy",
     seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
     split: Split = 0,
@@ -208,7 +236,9 @@ def audit(
 ) -> None:
     """Can I trust this attention? Attack a saved model, or your own, and report."""
     with _errors_in_words():
-        net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data)
+        if out is not None and out.suffix not in WRITERS:
+            raise DataError(f"a report is saved as {', '.join(WRITERS)}, and {out} ends in {out.suffix or 'nothing'}")
+        net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data, split)
         attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
         if out is not None and out.suffix == ".html":
@@ -233,7 +263,7 @@ def certify(
 ) -> None:
     """What can be proved about this explanation? The four conditions, for every node, in attention space."""
     with _errors_in_words():
-        net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data)
+        net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data, split)
         before = None if vanilla is None else saved.load(vanilla).model
         measure: Any = norm
         certificate = run_certify(net, graph, before, k, radius, norm=measure)
@@ -263,7 +293,12 @@ def bench(
         ran = run_plan(
             Plan.read(plan), out, only=_asked("--only", only or (), "dataset=cora or seed=0+1"), track=told, **how
         )
+        failed = [cell for cell in ran if not Cells(out).finished(cell)]
     typer.echo(f"{len(ran)} cells of {plan} ran; fgai table {plan} {out} shows them")
+    for cell in failed:
+        typer.echo(f"{cell.name} failed: {Cells(out).rows(cell)[0].error.splitlines()[0]}", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -275,6 +310,8 @@ def table(
 ) -> None:
     """Show a table from the cells that are finished."""
     with _errors_in_words():
+        if beside not in ("", "paper"):
+            raise SettingError(f"--beside {beside}: there is only `paper` to put beside ours")
         text = FORMATS[as_](table_of(Plan.read(plan), folder, beside_paper=beside == "paper"))
     typer.echo(text)
 
@@ -289,11 +326,12 @@ def write_report(
     seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
     radius: Annotated[float, typer.Option(help="How far the certificate lets attention be pushed.")] = 0.001,
     node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood must be in the file.")] = None,
+    data: DataName = "",
 ) -> None:
     """Audit and certify models side by side, and write one HTML file to look at."""
     with _errors_in_words():
         loaded = [saved.load(folder) for folder in folders]
-        graph, about = _shared(loaded)
+        graph, about = _shared(loaded, data)
         found = {_title(one): one for one in loaded}
         models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
         comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
@@ -320,14 +358,27 @@ def draw(
 
 
 def _title(found: saved.Saved) -> str:
-    """What a model is called beside others: its backbone and its method."""
+    """What a model is called beside others: its backbone, its method and preset."""
     method = found.manifest.get("method", {})
-    return f"{found.manifest['backbone']} {method.get('name', 'vanilla')}"
+    preset = method.get("preset", "default")
+    named = method.get("name", "vanilla") + ("" if preset == "default" else f" {preset}")
+    return f"{found.manifest['backbone']} {named}"
 
 
-def _shared(found: list[saved.Saved]) -> tuple[Data, dict[str, str]]:
+def _named(found: saved.Saved) -> str:
+    """The dataset that a model was trained on. A file from elsewhere may not name code to run."""
+    name = str(found.manifest.get("data", ""))
+    if ":" in name or not name:
+        raise DataError(
+            f"this model was trained on {name or 'a graph that it does not name'}; "
+            "give --data, a dataset of `fgai ls` or a module:function that you trust"
+        )
+    return name
+
+
+def _shared(found: list[saved.Saved], data: str) -> tuple[Data, dict[str, str]]:
     """The graph that models were trained on, which must be one, and where it comes from."""
-    origins = {(one.manifest["data"], int(one.manifest.get("seed", 0))) for one in found}
+    origins = {(data or _named(one), int(one.manifest.get("seed", 0))) for one in found}
     if len(origins) > 1 or len({_title(one) for one in found}) < len(found):
         raise DataError(
             f"these models are {', '.join(map(_title, found))} of {sorted(origins)}; a report compares models "
@@ -352,11 +403,11 @@ def _asked(option: str, parts: Sequence[str], example: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in parts)
 
 
-def _ours(folder: Path | None, data: str) -> tuple[nn.Module, Data, str]:
+def _ours(folder: Path | None, data: str, split: int) -> tuple[nn.Module, Data, str]:
     if folder is None:
-        raise DataError("nothing to audit; name a folder that `fgai train` wrote, or give --model module:function")
+        raise DataError("which model? Name a folder that `fgai train` wrote, or give --model module:function")
     found = saved.load(folder)
-    name, seed = data or found.manifest["data"], int(found.manifest.get("seed", 0))
+    name, seed = data or _named(found), int(found.manifest.get("seed", split))
     return found.model, _prepared(found.manifest["backbone"], name, seed), str(folder)
 
 
@@ -380,6 +431,7 @@ def _called(path: str) -> Any:
     """What `module:function` returns; the module may lie in the current folder."""
     module, _, function = path.partition(":")
     try:
-        return getattr(import_here(module), function)()
+        found = getattr(import_here(module), function)
     except AttributeError as error:
         raise DataError(f"{path}: {error}; give module:function") from error
+    return found()

@@ -39,7 +39,9 @@ def f_curves(results: Path, dataset: str, backbone: str) -> Any:
         if row.dataset == dataset and row.curves:
             found[row.backbone][row.method][row.attack].append(row)
     if not found:
-        raise DataError(f"{results / 'cells'} holds no curves of {dataset}; `fgai bench table2` makes them")
+        raise DataError(
+            f"the cells in {results / 'cells'} hold no curves of {dataset}; `fgai bench table2 --out FOLDER` makes them"
+        )
     return plots.f_curves(
         {
             backbone: {method: _curves(methods[method]) for method in METHODS if method in methods}
@@ -85,6 +87,8 @@ def certified(results: Path, dataset: str, backbone: str) -> Any:
     for row in Store(results / "cells").every():
         if row.attack == "none" and row.backbone == backbone:
             found[row.dataset][row.method].append(row)
+    if not found:
+        raise DataError(f"{results / 'cells'} holds no cells of {backbone}; `fgai bench table2` makes them")
     return plots.certified_curves(
         {
             dataset: {

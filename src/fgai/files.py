@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,19 @@ def whole(path: Path) -> Iterator[Path]:
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+def finite(value: Any) -> Any:
+    """The same record for JSON: numbers that are not finite become None, tuples lists.
+
+    >>> finite({"loss": (1.0, math.nan)})
+    {'loss': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -158,8 +158,7 @@ def stacked(old: Tensor, x: Tensor) -> Tensor:
     """
     old = old.coalesce() if old.is_sparse else old
     both = _sparse_stacked(old, x) if old.is_sparse else torch.cat([old, x])
-    both._fgai_parts = (old, x)  # pyright: ignore[reportAttributeAccessIssue]
-    return both
+    return _known(both, old, x)
 
 
 def restacked(both: Tensor, x: Tensor) -> Tensor:
@@ -173,9 +172,7 @@ def restacked(both: Tensor, x: Tensor) -> Tensor:
     old = found[0]
     if not old.is_sparse:
         return stacked(old, x)
-    now = with_values(both, torch.cat([old.values(), x.flatten()]))
-    now._fgai_parts = (old, x)  # pyright: ignore[reportAttributeAccessIssue]
-    return now
+    return _known(with_values(both, torch.cat([old.values(), x.flatten()])), old, x)
 
 
 def with_values(x: Tensor, values: Tensor) -> Tensor:
@@ -188,12 +185,23 @@ def with_values(x: Tensor, values: Tensor) -> Tensor:
 
 
 def parts(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What `stacked` put together, if it made this very tensor: the rows that were there, and those below.
+    """What `stacked` put together, if it made this very tensor and nothing changed: the rows there were, those below.
 
     >>> parts(torch.ones(2, 2)) is None
     True
     """
-    return getattr(x, "_fgai_parts", None)
+    *both, versions = getattr(x, "_fgai_parts", ((),))
+    return (both[0], both[1]) if both and tuple(map(version, (x, *both))) == versions else None
+
+
+def version(x: Tensor) -> int:
+    """How often a tensor was changed in place; torch does not count those of its inference mode."""
+    return 0 if x.is_inference() else x._version
+
+
+def _known(both: Tensor, old: Tensor, x: Tensor) -> Tensor:
+    both._fgai_parts = (old, x, tuple(map(version, (both, old, x))))  # pyright: ignore[reportAttributeAccessIssue]
+    return both
 
 
 def _sparse_stacked(old: Tensor, x: Tensor) -> Tensor:

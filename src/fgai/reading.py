@@ -57,7 +57,7 @@ class Reader:
 
     `call` says how the model is called, `call(model, graph) -> logits`. Without it the parameters of `forward` are
     filled by name from the graph (`x`, `edge_index`, `edge_attr`, ...), or the graph itself is given to a
-    parameter called `data`, `batch` or `graph`. The model's training mode is left as it is.
+    parameter called `data` or `graph`. The model's training mode is left as it is.
 
     >>> from torch_geometric.nn import GATConv
     >>> read = Reader(GATConv(3, 2).eval())
@@ -149,7 +149,10 @@ def _plain(model: nn.Module) -> nn.Module:
 
 
 def _required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_KEYWORD,
+        parameter.VAR_POSITIONAL,
+    )
 
 
 def _names(graph: Graph) -> list[str]:

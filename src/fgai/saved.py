@@ -15,7 +15,7 @@ from torch import nn
 
 from fgai.backbones import BACKBONES
 from fgai.errors import DataError
-from fgai.files import whole, write_json
+from fgai.files import finite, whole, write_json
 from fgai.versions import versions
 
 FORMAT = 1
@@ -38,7 +38,7 @@ def save(folder: str | Path, model: nn.Module, *, backbone: str, features: int, 
     shape = {"backbone": backbone, "features": features, "classes": classes}
     write_json(
         folder / "manifest.json",
-        {"format": FORMAT, **shape, **about, "versions": versions(), "weights_sha256": digest},
+        {"format": FORMAT, **shape, **finite(about), "versions": versions(), "weights_sha256": digest},
     )
 
 

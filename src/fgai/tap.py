@@ -67,10 +67,11 @@ class Catch:
     edit: Edit | None
     calls: dict[str, list[_Call]] = field(default_factory=lambda: defaultdict(list))
     edges: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    sites: list[str] = field(default_factory=list)  # in the order in which they act
 
     @property
     def attention(self) -> dict[str, Attention]:
-        """The attention that acted, with the edges it acted on."""
+        """The attention that acted, with the edges it acted on, in the order in which it did."""
         found: dict[str, Attention] = {}
         for name, edges in self.edges.items():
             calls = self.calls[name] or [_empty(edge_index) for edge_index in edges if edge_index.size(1) == 0]
@@ -84,7 +85,7 @@ class Catch:
         unknown = sorted((self.plus_weight.keys() | self.plus_score.keys()) - found.keys())
         if unknown:
             raise TapError(f"no attention is called {unknown}; in this model there is {sorted(found)}")
-        return found
+        return {site: found[site] for site in self.sites}
 
     def softmax(self, name: str, plain: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """A softmax with the perturbations of this site, noting what came in and went out."""
@@ -100,6 +101,7 @@ class Catch:
         """Remembers the edges, source -> target, that a layer is about to attend over."""
         if is_sparse(edge_index):  # sparse adjacencies are stored transposed
             edge_index = to_edge_index(edge_index)[0].flip(0)
+        self.sites.append(_site(name, len(self.edges[name])))
         self.edges[name].append(edge_index.flip(0) if flow == "target_to_source" else edge_index)
 
 

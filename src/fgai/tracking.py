@@ -40,6 +40,7 @@ def _mlflow(file: Path) -> Track:
             runs[run] = client.create_run(experiment, run_name=run).info.run_id
         for name, value in figures.items():
             client.log_metric(runs[run], name, value, step=step)
+        client.set_terminated(runs[run])
 
     return track
 

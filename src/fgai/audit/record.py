@@ -15,6 +15,7 @@ from fgai.audit.neighbourhood import Neighbourhood
 from fgai.audit.verdict import Verdict
 from fgai.audit.writers import in_notebook, write
 from fgai.errors import DataError
+from fgai.files import finite
 from fgai.metrics import METRICS
 
 TOLD = ("0.001", "0.01", "0.05")  # radii of the certificate that the text names
@@ -176,15 +177,6 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(part) for name, part in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def finite(value: Any) -> Any:
-    """The same record for JSON: numbers that are not finite become None, tuples lists."""
-    if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _with_nan(raw: dict[str, Any]) -> dict[str, Any]:

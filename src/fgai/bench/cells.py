@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from fgai.audit.run import describe
 from fgai.audit.trial import calm, measure, under
 from fgai.bench.attacks import ATTACKS, Attack
 from fgai.bench.rows import Row, peak_mb
+from fgai.files import finite
 from fgai.metrics import Trial
 from fgai.reading import Call, Reader, evaluating
 
@@ -45,9 +45,4 @@ def rows_of(
 
 
 def _figures(trial: Trial) -> dict[str, Any]:
-    metrics = {name: _plain(value) for name, value in measure(trial).items()}
-    return {"metrics": metrics, "curves": {first: [*map(_plain, curve)] for first, curve in trial.curves.items()}}
-
-
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return finite({"metrics": measure(trial), "curves": trial.curves})

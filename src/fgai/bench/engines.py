@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from fgai.bench.plan import Cell
-from fgai.errors import MissingExtraError
+from fgai.errors import MissingExtraError, RankError
 from fgai.registry import Registry
 
 Work = Callable[[Cell], None]
@@ -55,7 +55,8 @@ def pool(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
             left = [cell for cell in left if cell not in done]
             continue
         return
-    raise BrokenProcessPool(f"workers died {RETRIES + 1} times; left over: {', '.join(cell.name for cell in left)}")
+    names = ", ".join(cell.name for cell in left)
+    raise RankError(f"workers died {RETRIES + 1} times; left over: {names}. Give fewer --workers if memory is short")
 
 
 @ENGINES.register("ray")

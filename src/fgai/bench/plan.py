@@ -6,8 +6,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 from fgai.errors import DataError, SettingError, UnknownNameError
 
@@ -88,11 +88,9 @@ class Plan:
         ['coauthor-physics-gat-at-0', 'coauthor-physics-gatv2-at-0', 'coauthor-physics-gt-at-0']
         """
         found = [
-            Cell(dataset, backbone, *_method(method, seed))
-            for dataset, number in self.seeds.items()
-            for backbone in self.backbones
-            for method in self.methods
-            for seed in range(number if seeds is None else min(number, seeds))
+            cell
+            for dataset, backbone, method in product(self.seeds, self.backbones, self.methods)
+            for cell in self.cells_of(dataset, backbone, method)[:seeds]
         ]
         for field, wanted in (only or {}).items():
             if field not in Cell.__dataclass_fields__:
@@ -100,13 +98,13 @@ class Plan:
             found = [cell for cell in found if str(getattr(cell, field)) in wanted.split("+")]
         return found
 
+    def cells_of(self, dataset: str, backbone: str, method: str) -> list[Cell]:
+        """Those of one line of the table, a cell for each seed; `method` may name a preset."""
+        name, _, preset = method.partition(":")
+        return [Cell(dataset, backbone, name, seed, preset or "default") for seed in range(self.seeds[dataset])]
+
 
 def plans() -> list[str]:
     """The plans there are."""
     folder = files("fgai.bench").joinpath("plans")
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
-def _method(name: str, seed: int) -> tuple[Any, ...]:
-    method, _, preset = name.partition(":")
-    return (method, seed, preset or "default")

@@ -23,6 +23,7 @@ from fgai.bench.plan import Cell, Plan
 from fgai.bench.rows import Row
 from fgai.bench.store import Store
 from fgai.certificate import certified_radius
+from fgai.errors import SettingError
 from fgai.graph import need
 from fgai.methods import METHODS
 from fgai.progress import progress
@@ -116,6 +117,8 @@ def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[n
     """
     kind, shelf = METHODS[cell.method], store.folder / "models" / cell.name
     make = getattr(kind, "preset", None)
+    if make is None and cell.preset != "default":
+        raise SettingError(f"{cell.method} has no presets, and {cell.preset!r} was asked for; name it alone")
     changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
     method = make(cell.preset, **changed) if make else kind(**changed)
     if cell.method == REFINED and (shelf / "manifest.json").exists():

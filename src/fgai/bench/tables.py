@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
-from fgai.bench.plan import Cell, Plan
+from fgai.bench.plan import Plan
 from fgai.bench.rows import Row
 from fgai.bench.store import Store
 from fgai.registry import Registry
@@ -32,12 +32,8 @@ FORMATS: Registry[Callable[[Table], str]] = Registry("table format")
 def table_of(plan: Plan, folder: str | Path, *, beside_paper: bool = False) -> Table:
     """The table of a plan from the cells in a folder; mean and deviation over seeds, a dash where nothing has run."""
     store, body = Store(folder), []
-    found: dict[tuple[str, str, str], list[Cell]] = {}
-    for cell in plan.cells():
-        method = cell.method if cell.preset == "default" else f"{cell.method}:{cell.preset}"
-        found.setdefault((cell.dataset, cell.backbone, method), []).append(cell)
     for dataset, backbone, method in product(plan.seeds, plan.backbones, plan.methods):
-        rows = [row for cell in found[dataset, backbone, method] for row in store.rows(cell)]
+        rows = [row for cell in plan.cells_of(dataset, backbone, method) for row in store.rows(cell)]
         paper = ((plan.paper or {}).get(backbone, {}).get(method, {}).get(dataset, [])) if beside_paper else []
         cells = [_figure(rows, column.metric, column.attack) for column in plan.columns]
         told = [f" ({value:g})" if value is not None else "" for value in paper] + [""] * len(cells)

@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv
 
+from fgai.adversary.gains import two_columns
 from fgai.attention import Attention
 from fgai.certificate.explanation import Norm
 from fgai.certificate.prediction import dual
@@ -164,7 +165,9 @@ def _bound(site: str, reading: Reading, links: dict[str, _Link], radius: float, 
     for later in sites[at + 1 :]:
         box, moved = _layer(links[later].layer, box, reading.attention[later])
         box = box.through(links[later].then)
-    logits = reading.logits.double()
+    logits = two_columns(reading).double()
+    if logits.size(1) > box.middle.size(1):  # a single logit is that of `yes`, and `no` has 0
+        box = Box(*(torch.cat([torch.zeros_like(part), part], dim=1) for part in (box.middle, box.radius)))
     change = Box(box.middle - logits, box.radius)
     answer = logits.argmax(1, keepdim=True)
     others = box.high.scatter(1, answer, -torch.inf).amax(1)

@@ -14,6 +14,8 @@ def thinned(x: Tensor, p: float, training: bool = True) -> Tensor:
     >>> torch.manual_seed(0) and thinned(torch.ones(100_000), 0.6).mean().round(decimals=1)
     tensor(1.)
     """
+    if training and p >= 1:
+        return torch.zeros_like(x)
     kept = max(round((1 - p) * LEVELS), 1)
     if not training or kept >= LEVELS:
         return x

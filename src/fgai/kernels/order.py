@@ -9,6 +9,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
+from fgai.errors import DataError
 from fgai.graph import degree, edge_keys, rising, sum_by
 
 Place = tuple[Tensor, Tensor]  # where the rows of a sparse matrix start, and the columns of its entries
@@ -61,6 +62,9 @@ class EdgeOrder:
         tensor([1, 0], dtype=torch.int32)
         """
         _hush()
+        for ends, count in zip(edge_index, (num_sources, num_targets), strict=True):
+            if len(ends) and not 0 <= int(ends.min()) <= int(ends.max()) < count:
+                raise DataError(f"edges name the nodes {int(ends.min())} to {int(ends.max())}, and there are {count}")
         keys, sort = rising(edge_keys(edge_index, num_sources))
         fresh = torch.ones_like(keys, dtype=torch.bool)
         fresh[1:] = keys[1:] != keys[:-1]

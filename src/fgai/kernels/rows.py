@@ -3,7 +3,7 @@
 While an injection climbs, all rows but those it reaches stay what they were, and no gradient is asked of them. A tensor
 that is known to be so carries its parts along (`Rows`); inside `RowByRow` a function that works row by row is applied
 to the few rows, and put over what it gave of the others before. Every such tensor is whole, too, so anything else can
-be done with it.
+be done with it. A change is seen by torch's version counters, so not one made through `.data`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from fgai.graph import version
 
 _Mark = tuple[Tensor, int, int]  # a tensor, where it lies, and how often it had been changed
 
@@ -63,7 +65,7 @@ class Rows:
 
     def known_as(self, whole: Tensor) -> Tensor:
         """`whole`, which is made of these."""
-        whole._fgai_rows = (self, whole._version)  # pyright: ignore[reportAttributeAccessIssue]
+        whole._fgai_rows = (self, version(whole))  # pyright: ignore[reportAttributeAccessIssue]
         return whole
 
     def wider(self, at: Tensor) -> Tensor | None:
@@ -78,8 +80,8 @@ class Rows:
 
 def rows_of(x: Any) -> Rows | None:
     """What this very tensor is made of, if that is known and it was not changed since."""
-    rows, version = getattr(x, "_fgai_rows", (None, -1))
-    return rows if rows is not None and x._version == version else None
+    rows, known = getattr(x, "_fgai_rows", (None, 0))
+    return rows if rows is not None and version(x) == known else None
 
 
 class RowByRow(TorchFunctionMode):
@@ -98,7 +100,7 @@ class RowByRow(TorchFunctionMode):
     ) -> Any:
         """Calls `func`, of a few rows where that is enough."""
         named = kwargs or {}
-        found = WORKS[func](func, args, named) if func in WORKS else None
+        found = WORKS[func](func, args, named) if func in WORKS and not named.get("inplace") else None
         return func(*args, **named) if found is None else found
 
 
@@ -106,9 +108,16 @@ def _each(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor 
     """A function of the rows of its first argument."""
     rows = rows_of(args[0]) if args else None
     settings = [*args[1:], *(value for _, value in sorted(named.items()))]
-    if rows is None or any(isinstance(value, Tensor) and _moves(value) for value in settings):
+    if rows is None or rows.new.dim() < 2 or any(isinstance(value, Tensor) and _moves(value) for value in settings):
         return None
     return _put(lambda x: func(x, *args[1:], **named), func, rows, [rows.stay.value], [rows.new], settings)
+
+
+def _within(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
+    """A norm of each row, and not of all rows together."""
+    shape = named.get("normalized_shape", args[1] if len(args) > 1 else None)
+    rows = rows_of(args[0]) if args else None
+    return None if rows is None or shape is None or len(shape) >= rows.new.dim() else _each(func, args, named)
 
 
 def _aligned(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
@@ -127,9 +136,9 @@ def _aligned(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tens
 
 def _few(value: Any, like: Rows) -> Any:
     """The rows of a tensor that stays, or what has no rows; None where that cannot be told, or where it moves."""
-    if not isinstance(value, Tensor) or value.dim() == 0:
+    if not isinstance(value, Tensor):
         return value
-    if _moves(value) or value.dim() > like.stay.value.dim():
+    if _moves(value) or value.layout != torch.strided or value.dim() > like.stay.value.dim():
         return None
     if value.dim() < like.stay.value.dim() or value.size(0) == 1:
         return value
@@ -142,7 +151,7 @@ def _shaped(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Tenso
     if rows is None:
         return None
     whole = func(*args, **named)
-    if whole.shape[:1] != rows.stay.value.shape[:1]:
+    if whole.shape[:1] != rows.stay.value.shape[:1] or whole.dtype != rows.new.dtype:
         return whole
     stay = rows.stay.then(whole.shape, [], lambda: Stay(rows.stay.value.reshape(whole.shape)))
     return Rows(stay, rows.at, rows.new.reshape(-1, *whole.shape[1:])).known_as(whole)
@@ -178,20 +187,21 @@ def _moves(x: Tensor) -> bool:
 
 
 def _mark(x: Tensor) -> _Mark:
-    return x, x.data_ptr(), x._version
+    return x, x.data_ptr(), version(x)
 
 
 def _same(mark: _Mark, now: Tensor) -> bool:
     """The tensor of a mark has not changed, and this is it or one with the same values."""
-    x, place, version = mark
-    if x._version != version or x.data_ptr() != place or x.shape != now.shape or x.dtype != now.dtype:
+    x, place, then = mark
+    if version(x) != then or x.data_ptr() != place or x.shape != now.shape or x.dtype != now.dtype:
         return False
     return (now.data_ptr() == place and now.stride() == x.stride()) or torch.equal(x, now)
 
 
 Works = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Tensor | None]
 WORKS: Mapping[Any, Works] = {
-    **dict.fromkeys((functional.linear, functional.layer_norm, functional.leaky_relu), _each),
+    **dict.fromkeys((functional.linear, functional.leaky_relu), _each),
+    functional.layer_norm: _within,
     **dict.fromkeys((functional.relu, torch.relu, Tensor.relu, functional.elu, functional.gelu), _each),
     **dict.fromkeys((Tensor.view, Tensor.view_as, Tensor.reshape, Tensor.flatten), _shaped),
     **dict.fromkeys((Tensor.sum, torch.sum, Tensor.mean, torch.mean), _each),

@@ -11,7 +11,7 @@ from torch.nn.functional import leaky_relu
 
 from fgai.kernels.order import EdgeOrder
 
-AT_ONCE = 2_048  # edges whose messages fit into a core's cache
+AT_ONCE = 2**17  # entries of messages that fit into a core's cache
 
 
 def summed_scores(source: Tensor, target: Tensor, slope: float, order: EdgeOrder) -> Tensor:
@@ -27,7 +27,7 @@ def summed_scores(source: Tensor, target: Tensor, slope: float, order: EdgeOrder
 def weighed_scores(source: Tensor, target: Tensor, att: Tensor, slope: float, order: EdgeOrder) -> Tensor:
     """GATv2: <a, leaky(s_j + t_i)> per edge and head; [num_sources, H, C], [num_targets, H, C], [H, C] -> [E, H].
 
-    A few thousand edges at a time, so that what is gathered stays in the cache; the gradient gathers it again.
+    A part of the edges at a time, so that what is gathered stays in the cache; the gradient gathers it again.
 
     >>> order = EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)
     >>> source, target = torch.tensor([[[1.0]], [[-3.0]]]), torch.tensor([[[1.0]]])
@@ -61,7 +61,7 @@ class _Weighed(torch.autograd.Function):
         ctx.save_for_backward(source, target, att)
         ctx.slope, ctx.order = slope, order
         score = source.new_empty(len(order.source), source.size(1))
-        for at in _slices(order):
+        for at in _slices(order, source):
             score[at] = (leaky_relu(_gathered(source, target, order, at), slope).mul_(att)).sum(-1)
         return score
 
@@ -69,22 +69,24 @@ class _Weighed(torch.autograd.Function):
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         (source, target, att), slope, order, (grad,) = ctx.saved_tensors, ctx.slope, ctx.order, grads
         pull = source.new_empty(len(order.source), *source.shape[1:])
-        pull_att = torch.zeros_like(att)
-        for at in _slices(order):
+        pull_att = torch.zeros_like(att) if ctx.needs_input_grad[2] else None
+        for at in _slices(order, source):
             inner = _gathered(source, target, order, at)
             here = grad[at].unsqueeze(2)
-            pull_att += leaky_relu(inner, slope).mul_(here).sum(0)
+            if pull_att is not None:
+                pull_att += leaky_relu(inner, slope).mul_(here).sum(0)
             pull[at] = torch.ops.aten.leaky_relu_backward(here * att, inner, slope, False)
         from_ = order.outgoing.sum(pull) if ctx.needs_input_grad[0] else None
         to = order.incoming.sum(pull) if ctx.needs_input_grad[1] else None
         return from_, to, pull_att, None, None
 
 
-def _slices(order: EdgeOrder) -> list[slice]:
-    return [slice(first, first + AT_ONCE) for first in range(0, len(order.source), AT_ONCE)]
+def _slices(order: EdgeOrder, source: Tensor) -> list[slice]:
+    size = max(AT_ONCE // source[0].numel(), 1)
+    return [slice(first, first + size) for first in range(0, len(order.source), size)]
 
 
 def _gathered(source: Tensor, target: Tensor, order: EdgeOrder, at: slice) -> Tensor:

@@ -58,4 +58,4 @@ class AdversarialTraining:
             )
             return {"label": label, "attacked": self.weight * hit}
 
-        return train(model, graphs, terms, calling, schedule, "at", opponents=opponents, checkpoint=checkpoint)
+        return train(model, graphs, terms, calling, schedule, self, opponents=opponents, checkpoint=checkpoint)

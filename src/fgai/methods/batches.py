@@ -141,11 +141,14 @@ class Batches:
         told: Any = self._train
         if hasattr(told, "set_epoch"):
             told.set_epoch(number)
-        batches = iter(self._train)
+        batches, empty = iter(self._train), True
         for step in itertools.count(number):
             some = list(itertools.islice(batches, self.slots))
+            if not some and empty:
+                raise DataError(f"the loader gave no batch in epoch {number}; give one that can be gone through again")
             if not some:
                 return
+            empty = False
             yield [Part(batch, seeds_of(batch), step, slot) for slot, batch in enumerate(some)]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
@@ -184,4 +187,6 @@ def validate(model: nn.Module, parts: Iterable[Part], call: Call) -> tuple[float
         lost += here * float(cross_entropy(logits, y[mask])) if here else 0.0
         count += here
     total = ranks.summed(torch.tensor([right, lost, count], dtype=torch.double))
+    if total[2] == 0:
+        raise DataError("no node that counts is in `val_mask`; give a mask, or a validation loader, that holds some")
     return float(total[0] / total[2]), float(total[1] / total[2])

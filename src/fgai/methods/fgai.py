@@ -92,6 +92,10 @@ class FGAI:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Make a copy of `model` faithful; the given one is left as it was."""
+        if self.fresh < 1 or self.anchor not in ("vanilla", "own"):
+            raise SettingError(
+                f"fresh={self.fresh} and anchor={self.anchor!r}; give at least one round, and 'vanilla' or 'own'"
+            )
         calling, graphs, vanilla = call or by_name, source(data), copy.deepcopy(model)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: self.seed + 500_009 * i for i, name in enumerate(ATTACKED)}
@@ -116,7 +120,7 @@ class FGAI:
         how: Any = {"opponents": every, "checkpoint": checkpoint, "at_hand": (at_hand := AtHand())}
         with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=at_hand) as forget:
             at_hand.forgetting.append(forget)
-            return train(model, graphs, terms, calling, schedule, "fgai", **how)
+            return train(model, graphs, terms, calling, schedule, self, **how)
 
 
 class _Tasks:

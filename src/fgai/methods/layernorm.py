@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fgai.graph import parts, stacked, sum_by, with_values
+from fgai.errors import SettingError
+from fgai.graph import parts, stacked, sum_by, version, with_values
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.training import Fit
 from fgai.methods.vanilla import Vanilla
@@ -37,8 +38,9 @@ class Normalised(nn.Module):
     def normal(self, x: Tensor) -> Tensor:
         """The features, normalised; rows that stay are normalised once."""
         if (both := parts(x)) is not None:
-            if self._known[0] is not both[0]:
-                self._known = (both[0], self.normal(both[0]))
+            rows = both[0], version(both[0])
+            if self._known[0] is None or self._known[0][0] is not rows[0] or self._known[0][1] != rows[1]:
+                self._known = (rows, self.normal(both[0]))
             return stacked(self._known[1], self.normal(both[1]))
         if self.kind == "layer":
             return nn.functional.layer_norm(x.to_dense() if x.is_sparse else x, x.shape[1:])
@@ -80,5 +82,7 @@ class LayerNorm:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
+        if self.kind not in ("rows", "layer"):
+            raise SettingError(f"kind is {self.kind!r}; there is 'rows' and 'layer'")
         plain = Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
         return plain.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)

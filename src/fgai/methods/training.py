@@ -115,7 +115,7 @@ def train(
     terms: TermsOf,
     call: Call,
     schedule: Schedule,
-    title: str,
+    method: object,
     *,
     opponents: Sequence[Opponent] = (),
     checkpoint: str | Path | None = None,
@@ -135,7 +135,10 @@ def train(
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     run = _Run(model, optimizer, opponents, copy.deepcopy(model.state_dict()), [])
-    settings, path = {"title": title, "ranks": ranks.world(), **asdict(schedule)}, checkpoint and Path(checkpoint)
+    title, path = type(method).__name__, checkpoint and Path(checkpoint)
+    called = getattr(call, "__qualname__", type(call).__name__)
+    about = {"method": repr(method), "model": type(model).__name__, "call": called}
+    settings = {**about, "ranks": ranks.world(), **asdict(schedule)}
     at_hand = at_hand or AtHand()
     faster = accelerated(model, as_pyg=False, hops=at_hand)
     with seeded(schedule.seed), faster as forget, progress(title, schedule.epochs) as advance:

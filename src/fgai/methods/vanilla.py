@@ -43,4 +43,4 @@ class Vanilla:
             known, labels = part.known("train_mask"), need(part.graph, "y")
             return {"label": nn.functional.cross_entropy(calling(model, part.graph)[known], labels[known])}
 
-        return train(model, source(data), terms, calling, schedule, "vanilla", checkpoint=checkpoint)
+        return train(model, source(data), terms, calling, schedule, self, checkpoint=checkpoint)

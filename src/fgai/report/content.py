@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fgai.audit import AuditReport, Comparison
-from fgai.audit.record import finite
 from fgai.certificate import Certificate
+from fgai.files import finite
 from fgai.methods import Epoch
 from fgai.metrics import METRICS
 from fgai.report.charts import certified_charts, curve_charts, history_charts

@@ -25,6 +25,7 @@ from fgai.scale.store import FORMAT, MANIFEST, Store
 Edges = Callable[[], Iterable[np.ndarray]]  # [2, n] a piece, source above target; asked for twice
 Pieces = Iterable[np.ndarray]  # rows of an array, one piece after another
 LINES = 1_000_000  # of an edge list, at a time
+EDGES = ("start", "source", "edge")  # the arrays that a store keeps its edges in
 
 
 def write_store(folder: str | Path, nodes: int, edges: Edges, arrays: Mapping[str, Pieces]) -> Store:
@@ -32,6 +33,8 @@ def write_store(folder: str | Path, nodes: int, edges: Edges, arrays: Mapping[st
 
     Edges are grouped by target with a counting sort of two passes. The folder appears when all is written.
     """
+    if wrong := sorted(name for name in arrays if name in EDGES or not name.isidentifier()):
+        raise DataError(f"{wrong} cannot be names of arrays; {', '.join(EDGES)} are the edges', name others by a word")
     with whole_folder(Path(folder)) as half, progress(f"writing {folder}", 2 + len(arrays)) as advance:
         start = _starts(nodes, edges)
         np.save(half / "start.npy", start)
@@ -41,7 +44,7 @@ def write_store(folder: str | Path, nodes: int, edges: Edges, arrays: Mapping[st
         for name, pieces in arrays.items():
             _fill(half / f"{name}.npy", name, nodes, pieces)
             advance(name)
-        about = {"format": FORMAT, "arrays": ["start", "source", "edge", *arrays]}
+        about = {"format": FORMAT, "arrays": [*EDGES, *arrays]}
         (half / MANIFEST).write_text(json.dumps(about) + "\n")
     return Store(folder)
 
@@ -147,6 +150,8 @@ def _pieces(path: Path) -> Edges:
     """The edges of a file, a million at a time."""
     if path.suffix == ".npy":
         ends = np.load(path, mmap_mode="r", allow_pickle=False)
+        if ends.ndim != 2 or len(ends) != 2 or not np.issubdtype(ends.dtype, np.integer):
+            raise ValueError(f"an array of {ends.dtype} of shape {list(ends.shape)}, and integers of [2, E] are needed")
         return lambda: (ends[:, first : first + LINES] for first in range(0, ends.shape[1], LINES))
 
     def lines() -> Iterator[np.ndarray]:

@@ -23,7 +23,10 @@ PATIENCE = timedelta(minutes=2)  # a rank that waits longer takes the others for
 
 
 def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int = RESTARTS) -> None:
-    """Run `function(*args)` in `ranks` processes that form a group; it must be found by its module and name."""
+    """Run `function(*args)` in `ranks` processes that form a group; it must be found by its module and name.
+
+    A function that it returns is called when the group is gone: what one process is left to do alone.
+    """
     if ranks < 1:
         raise SettingError(f"ranks={ranks}; at least one process learns")
     config = LaunchConfig(
@@ -49,9 +52,11 @@ def _together(function: Callable[..., Any], *args: Any) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
     joined_group()
     try:
-        function(*args)
+        rest = function(*args)
     finally:
         group.destroy_process_group()
+    if callable(rest):
+        rest()
 
 
 def joined_group() -> None:

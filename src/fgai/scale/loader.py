@@ -41,7 +41,7 @@ class Shares:
         return batches // world if self.shuffle else len(range(ranks.rank(), batches, world))
 
     def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
         order = torch.randperm(self.count, generator=generator) if self.shuffle else torch.arange(self.count)
         for number in range(len(self)):
             first = (number * ranks.world() + ranks.rank()) * self.batch

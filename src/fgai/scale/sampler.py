@@ -41,7 +41,8 @@ class NeighbourSampler(BaseSampler):
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
         """The sampled neighbourhood of the seed nodes, which come first; an edge leads from `row` to `col`."""
         nodes = index.node
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) * 1_000_003 + int(nodes[0]))
+        number = (self.seed * 1_000_003 + self.epoch) * 1_000_003 + int(nodes[0])
+        generator = torch.Generator().manual_seed(number % 2**63)
         numbers, frontier, first = _Numbers(nodes), nodes, 0
         hops: list[tuple[Tensor, Tensor, Tensor]] = []
         for size in self.fanout:
