@@ -13,7 +13,7 @@ import torch
 import typer
 
 from fgai import backbones, datasets, saved
-from fgai.bench.cells import rows_of
+from fgai.bench.cells import row_per_attack
 from fgai.bench.rows import read_rows, write_rows
 from fgai.methods import Vanilla
 from fgai.progress import progress
@@ -34,7 +34,7 @@ def main(models: Annotated[Path | None, typer.Option(help="Saved models to use; 
                     model = saved.load(models / f"{DATASET}-{BACKBONE}-vanilla-{seed}").model
                 else:
                     model = Vanilla(seed=seed).fit(backbones.build(BACKBONE, data, seed=seed), data).model
-                for row in rows_of(model, data, sha=datasets.fingerprint(data), **about):
+                for row in row_per_attack(model, data, sha=datasets.fingerprint(data), **about):
                     write_rows(OUT, [row])
                     print(f"seed {seed} {row.attack}: F1 {row.metrics['f1']:.3f} in {row.seconds:.0f} s", flush=True)
             advance(f"seed {seed}")

@@ -16,7 +16,7 @@ from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
 from fgai.methods.batches import Part
 from fgai.methods.layernorm import Normalised
-from fgai.methods.objective import DIVERGENCES, Likeness, lost_margin, narrow, sharpened
+from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin, sharpened
 from fgai.methods.opponent import Opponent
 from fgai.metrics import top_overlap
 from fgai.reading import Reading, evaluating
@@ -36,7 +36,7 @@ def reading(attention, logits=None):
 
 
 def likeness(kind, before, now, k=2, **settings):
-    return float(Likeness(kind, k, {"conv": Followed(before.edge_index)})({"conv": before}, reading(now), **settings))
+    return float(Distance(kind, k, {"conv": Followed(before.edge_index)})({"conv": before}, reading(now), **settings))
 
 
 def test_divergences_are_those_of_the_formulas():
@@ -79,7 +79,7 @@ def test_a_captured_node_still_teaches():
     for kind in ("kl", "jsd"):
         score = torch.tensor([[0.0], [0.0], [200.0]], requires_grad=True)
         now = Attention(score.softmax(0), ends, 1, score)
-        value = Likeness(kind, 2, {"conv": Followed(before.edge_index)})({"conv": before}, reading(now))
+        value = Distance(kind, 2, {"conv": Followed(before.edge_index)})({"conv": before}, reading(now))
         slopes[kind] = float(torch.autograd.grad(value, score)[0].abs().max())
     assert slopes["kl"] == pytest.approx(1.0) and slopes["jsd"] < 1e-30
 
@@ -119,12 +119,12 @@ def test_what_is_narrow_under_attack_is_worked_by_hand():
     attacked = Attention(score.softmax(0), torch.tensor([[9, 0, 1, 2], [0, 0, 0, 0]]), 1, score)
     spread = (2 / 3) ** 0.5
     followed = Followed(clean.edge_index)
-    assert float(narrow(clean, attacked, followed, 1, 0.5)) == pytest.approx(max(0.5 - 0.3 / spread, 0))
-    assert float(narrow(clean, attacked, followed, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
-    assert float(narrow(clean, attacked, followed, 3, 0.5)) == pytest.approx(0.5 + 1.2 / spread)
-    assert float(narrow(clean, clean, followed, 3, 0.5)) == 0.0  # nobody else is there
+    assert float(lost_lead(clean, attacked, followed, 1, 0.5)) == pytest.approx(max(0.5 - 0.3 / spread, 0))
+    assert float(lost_lead(clean, attacked, followed, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
+    assert float(lost_lead(clean, attacked, followed, 3, 0.5)) == pytest.approx(0.5 + 1.2 / spread)
+    assert float(lost_lead(clean, clean, followed, 3, 0.5)) == 0.0  # nobody else is there
     doubled = [replace(a, score=2 * a.score) for a in (clean, attacked)]
-    assert float(narrow(*doubled, followed, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
+    assert float(lost_lead(*doubled, followed, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
 
 
 SMALL = NodeInjection(nodes=2, edges=3, steps=1, step=0.5)
@@ -167,7 +167,7 @@ def test_rho_after_the_softmax_trains_nothing():
     v = node(1.0, 0.0, -1.0)
     v = replace(v, weight=score.softmax(0), score=score)
     pushed = replace(v, weight=v.weight + torch.tensor([[-0.3], [0.3], [0.0]]))
-    value = Likeness("top-k", 2, {"conv": Followed(v.edge_index)})({"conv": v}, reading(pushed), scored=False)
+    value = Distance("top-k", 2, {"conv": Followed(v.edge_index)})({"conv": v}, reading(pushed), scored=False)
     assert float(torch.autograd.grad(value, score)[0].abs().max()) < 1e-7
 
 

@@ -19,7 +19,7 @@ from fgai.metrics import Trial
 from fgai.reading import Call, Reader, evaluating
 
 
-def rows_of(
+def row_per_attack(
     model: nn.Module,
     data: Data,
     *,

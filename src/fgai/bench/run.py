@@ -17,7 +17,7 @@ from fgai import backbones, datasets, saved
 from fgai.attention import Attention
 from fgai.audit.run import CERTIFIED
 from fgai.bench.attacks import ATTACKS
-from fgai.bench.cells import rows_of
+from fgai.bench.cells import row_per_attack
 from fgai.bench.engines import ENGINES, default_workers
 from fgai.bench.plan import Cell, Plan
 from fgai.bench.rows import Row
@@ -104,7 +104,7 @@ def rows_of_cell(cell: Cell, store: Store, settings: Settings) -> Sequence[Row]:
         attacks = {name: ATTACKS[name] for name in settings.attacks}
         clean, *attacked = (
             replace(row, preset=cell.preset)
-            for row in rows_of(model, data, call=call, sha=sha, attacks=attacks, **about)
+            for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, **about)
         )
     proved = certified(read(model, data, call=call).explanation)
     return [replace(clean, metrics={**clean.metrics, **proved}, settings=asdict(method), seconds=seconds), *attacked]

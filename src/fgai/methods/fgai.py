@@ -18,7 +18,7 @@ from fgai.attention import Attention, Followed
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.batches import AtHand, Part, source
-from fgai.methods.objective import DIVERGENCES, Likeness, lost_margin, narrow, sharpened
+from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin, sharpened
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
 from fgai.reading import Call, Reader, Reading, by_name, evaluating
@@ -37,7 +37,7 @@ class FGAI:
     - `likeness` of explanations, for similarity: `l1`, `kl`, `jsd`, `top-k` or `top-k of the graph`;
     - `stability` of explanations, for the last term: one of those, or `margin`, that of the exact certificate;
     - `margin`, relative to the weight of the last term: under attack the top k stay `gap` above the others, in units of
-      the spread of the scores (`methods.objective.narrow`);
+      the spread of the scores (`methods.objective.lost_lead`);
     - `k` of the top k; `sites`, the attention layers that explain (default: the last);
     - `sharpness`: similarity is to vanilla's attention with scores so many times as large. The order of the neighbours
       is the same, the margins between them are wider;
@@ -152,11 +152,11 @@ class _Task:
         self.method, self.vanilla, self.goal = method, vanilla, goal
         self.divergence = DIVERGENCES[method.divergence]
         self.followed = {site: Followed(attention.edge_index) for site, attention in goal.items()}
-        self.likeness = Likeness(method.likeness, method.k, self.followed)
-        self.moved = Likeness(
+        self.likeness = Distance(method.likeness, method.k, self.followed)
+        self.moved = Distance(
             "jsd" if method.stability in ("kl", "margin") else method.stability, method.k, self.followed
         )
-        self.stability = None if method.stability == "margin" else Likeness(method.stability, method.k, self.followed)
+        self.stability = None if method.stability == "margin" else Distance(method.stability, method.k, self.followed)
 
     def gain(self, name: str, clean: Reading) -> Gain:
         """What the adversary of a term climbs: the KL of the answers, or the JSD (or L_k) of the explanation."""
@@ -191,7 +191,8 @@ class _Task:
         if self.method.margin == 0:
             return clean.logits.new_zeros(())
         parts = [
-            narrow(clean.attention[site], attacked.attention[site], self.followed[site], k, gap) for site in self.goal
+            lost_lead(clean.attention[site], attacked.attention[site], self.followed[site], k, gap)
+            for site in self.goal
         ]
         return self.method.margin * torch.stack(parts).mean()
 

@@ -50,7 +50,7 @@ def l1_of_logits(before: Reading, now: Reading) -> Tensor:
     return 0.5 * (before.logits - now.logits[: len(before.logits)]).abs().sum(-1).mean()
 
 
-class Likeness:
+class Distance:
     """S: how far the attention of some sites has moved from that on the edges of a first reading.
 
     `kind` is one of
@@ -104,7 +104,7 @@ def sharpened(attention: Attention, power: float) -> Attention:
     return replace(attention, score=score, weight=segmented_softmax(score, order))
 
 
-def narrow(clean: Attention, attacked: Attention, followed: Followed, k: int | float, gap: float) -> Tensor:
+def lost_lead(clean: Attention, attacked: Attention, followed: Followed, k: int | float, gap: float) -> Tensor:
     """How far members of a node's clean top k fall, under attack, below `gap` above the best of the others.
 
     The mean over nodes of relu(gap - (least score of the top k - largest score of the others) / spread): scores are
