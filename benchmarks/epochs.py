@@ -54,13 +54,16 @@ def faithful(dataset: str, backbone: str) -> float:
     return (time.process_time() - start) / epochs
 
 
-def main(one: Annotated[str, typer.Option(help="way,dataset,backbone, for this script itself.")] = "") -> None:
+def main(
+    only: Annotated[str, typer.Option(help="One dataset; all by default.")] = "",
+    one: Annotated[str, typer.Option(help="way,dataset,backbone, for this script itself.")] = "",
+) -> None:
     torch.set_num_threads(1)
     if one:
         way, *cell = one.split(",")
         print({"plain": plain, "faithful": faithful}[way](*cell), peak_mb())
         return
-    cells = [(dataset, backbone) for dataset in EPOCHS for backbone in ("gat", "gatv2", "gt")]
+    cells = [(dataset, backbone) for dataset in ([only] if only else EPOCHS) for backbone in ("gat", "gatv2", "gt")]
     costs = []
     with progress("epochs", 2 * len(cells)) as advance:
         for dataset, backbone in cells:
