@@ -47,13 +47,12 @@ def cell(dataset: str, backbone: str, seed: int, models: Path | None) -> Row:
         "val_f1": fit.best.val_f1,
     }
     if models:
-        shape = {"features": data.x.size(1), "classes": int(data.y.max()) + 1}
         folder = models / f"{dataset}-{backbone}-vanilla-{seed}"
         saved.save(
             folder,
             fit.model,
             backbone=backbone,
-            **shape,
+            **backbones.shape_for(data),
             data=dataset,
             method=asdict(method),
             seed=seed,

@@ -22,8 +22,8 @@ from fgai import datasets, plots, report, saved
 from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
 from fgai.audit import audit as run_audit
 from fgai.audit import compare
-from fgai.audit.writers import WRITERS
-from fgai.backbones import BACKBONES, build
+from fgai.audit.writers import writer_for
+from fgai.backbones import BACKBONES, build, shape_for
 from fgai.bench.plan import Plan, plans
 from fgai.bench.run import run as run_plan
 from fgai.bench.store import Store as Cells
@@ -93,11 +93,7 @@ def train(
         graph = _prepared(backbone, data, seed)
         method = Vanilla(epochs=epochs, seed=seed)
         fit = method.fit(build(backbone, graph, seed=seed), graph)
-        shape = {
-            "backbone": backbone,
-            "features": need(graph, "x").size(1),
-            "classes": int(need(graph, "y").max()) + 1,
-        }
+        shape = {"backbone": backbone, **shape_for(graph)}
         f1 = _save(out, fit, graph, shape, data, {"name": "vanilla", **asdict(method)}, seed)
     typer.echo(f"{backbone} on {data}, seed {seed}: test micro-F1 {f1:.3f}, saved in {out}")
 
@@ -236,8 +232,8 @@ def audit(
 ) -> None:
     """Can I trust this attention? Attack a saved model, or your own, and report."""
     with _errors_in_words():
-        if out is not None and out.suffix not in WRITERS:
-            raise DataError(f"a report is saved as {', '.join(WRITERS)}, and {out} ends in {out.suffix or 'nothing'}")
+        if out is not None:
+            writer_for(out)  # what cannot be written is said before the attack
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data, split)
         attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)

@@ -20,11 +20,16 @@ WRITERS.add(".txt", lambda found: found.text(), "for the terminal")
 def write(found: Any, path: str | Path) -> None:
     """Write a report or a comparison to a file, in the format that its name asks for."""
     path = Path(path)
-    if path.suffix not in WRITERS:
-        raise DataError(f"a report is saved as {', '.join(WRITERS)}, and {path} ends in {path.suffix or 'nothing'}")
-    content = WRITERS[path.suffix](found)
+    content = writer_for(path)(found)
     with whole(path) as half:
         half.write_text(content + "\n", encoding="utf-8")
+
+
+def writer_for(path: Path) -> Callable[[Any], str]:
+    """The format that the name of a file asks for."""
+    if path.suffix not in WRITERS:
+        raise DataError(f"a report is saved as {', '.join(WRITERS)}, and {path} ends in {path.suffix or 'nothing'}")
+    return WRITERS[path.suffix]
 
 
 def in_notebook(found: Any) -> str:

@@ -37,7 +37,7 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     >>> build("gat", data).conv2.out_channels
     3
     """
-    features, classes = need(data, "x").size(1), int(need(data, "y").max()) + 1
+    shape = shape_for(data)
     kinds = {True: "pairs of nodes", False: "nodes"}
     answers, labelled = getattr(BACKBONES[name], "of_pairs", False), "edge_label_index" in data
     if answers != labelled:
@@ -46,7 +46,12 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
             "take a backbone and a dataset that both, or neither, end in -links"
         )
     with seeded(seed):
-        return BACKBONES[name](features, classes)
+        return BACKBONES[name](**shape)
+
+
+def shape_for(data: Data) -> dict[str, int]:
+    """How many features and classes a model of this graph has."""
+    return {"features": need(data, "x").size(1), "classes": int(need(data, "y").max()) + 1}
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:

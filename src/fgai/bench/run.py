@@ -24,7 +24,6 @@ from fgai.bench.rows import Row
 from fgai.bench.store import Store
 from fgai.certificate import certified_radius
 from fgai.errors import SettingError
-from fgai.graph import need
 from fgai.methods import METHODS
 from fgai.progress import progress
 from fgai.reading import read
@@ -132,8 +131,7 @@ def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[n
     seconds = time.perf_counter() - start
     if cell.method == REFINED:
         about = {"data": cell.dataset, "method": asdict(method), "seed": cell.seed, "seconds": seconds}
-        shape = {"features": need(data, "x").size(1), "classes": int(need(data, "y").max()) + 1}
-        saved.save(shelf, model, backbone=cell.backbone, **shape, **about)
+        saved.save(shelf, model, backbone=cell.backbone, **backbones.shape_for(data), **about)
     return model, method, seconds
 
 

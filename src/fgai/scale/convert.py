@@ -34,7 +34,7 @@ def write_store(folder: str | Path, nodes: int, edges: Edges, arrays: Mapping[st
     Edges are grouped by target with a counting sort of two passes. The folder appears when all is written.
     """
     if wrong := sorted(name for name in arrays if name in EDGES or not name.isidentifier()):
-        raise DataError(f"{wrong} cannot be names of arrays; {', '.join(EDGES)} are the edges', name others by a word")
+        raise DataError(f"{wrong} cannot be names of arrays; {', '.join(EDGES)} hold the edges, name others by a word")
     with whole_folder(Path(folder)) as half, progress(f"writing {folder}", 2 + len(arrays)) as advance:
         start = _starts(nodes, edges)
         np.save(half / "start.npy", start)
