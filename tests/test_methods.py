@@ -5,8 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
 from sklearn.metrics import f1_score
 from torch import nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GATv2Conv
 from torch_geometric.utils import to_dense_adj
 
@@ -16,7 +18,7 @@ from fgai.backbones import BACKBONES, build
 from fgai.datasets.split import split_links, split_nodes
 from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
-from fgai.methods import FGAI, GNNSVD, METHODS, GNNGuard, LayerNorm, Vanilla
+from fgai.methods import FGAI, GNNSVD, METHODS, GNNGuard, LayerNorm, ProGNN, Vanilla
 from fgai.metrics import micro_f1
 from fgai.reading import Reader, by_name
 from fgai.seeding import seeded
@@ -182,7 +184,44 @@ def test_gnn_svd_names_the_edges_that_a_dense_approximation_does_not_account_for
     assert int(found.sum()) == len(least)
 
 
-@pytest.mark.parametrize("name", ["gnnguard", "gnn-svd"])
+def test_pro_gnn_learns_what_proximal_descent_by_singular_values_does():
+    data = datasets.synthetic(nodes=30, edges=120, seed=2)
+    a = to_dense_adj(data.edge_index, max_num_nodes=30)[0].double().numpy()
+    a = np.maximum(a, a.T)
+    x = data.x.double().numpy()
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    unlike = cdist(x, x, "sqeuclidean")
+    found = a
+    for _ in range(7):
+        u, s, v = np.linalg.svd(found - 0.2 * (2 * (found - a) + 0.3 / 2 * unlike))
+        found = np.clip(u * np.maximum(s - 0.2 * 0.9, 0) @ v - 0.2 * 0.01, 0, 1)
+    method = ProGNN(sparse=0.01, low_rank=0.9, smooth=0.3, steps=7, rate=0.2)
+    assert method.learnt(data).numpy() == pytest.approx(found, abs=1e-5)
+    assert method.learnt(datasets.compact(data)).numpy() == pytest.approx(found, abs=1e-5)
+
+
+def test_pro_gnn_names_the_edges_between_cliques():
+    cliques = torch.cat([torch.combinations(torch.arange(8)), 8 + torch.combinations(torch.arange(8))]).t()
+    between = torch.tensor([[0, 3, 7], [9, 12, 15]])
+    edges = torch.cat([cliques, between], dim=1)
+    both = torch.cat([edges, edges.flip(0)], dim=1)
+    found = ProGNN(drop=6 / both.size(1)).suspects(Data(x=torch.ones(16, 1), edge_index=both))
+    assert found.view(2, -1).nonzero()[:, 1].tolist() == [*range(56, 59)] * 2
+
+
+def test_what_injected_nodes_say_does_not_change_what_pro_gnn_learns():
+    data = datasets.synthetic(nodes=30, edges=120, seed=2)
+    links = torch.tensor([[30, 31, 5], [5, 5, 31]])
+    one, two = (ProGNN().learnt(add_nodes(data, x, links)) for x in (torch.ones(2, 32), torch.randn(2, 32)))
+    assert torch.equal(one, two)
+
+
+def test_pro_gnn_says_which_graphs_it_cannot_hold(community):
+    with pytest.raises(DataError, match=r"was given 200; .* than 100, or take gnn-svd"):
+        ProGNN(limit=100).fit(build("gat", community), community)
+
+
+@pytest.mark.parametrize("name", ["gnnguard", "gnn-svd", "pro-gnn"])
 def test_an_attack_goes_through_the_cleaning_of_a_defence(name):
     data = split_nodes(datasets.synthetic(nodes=60, edges=300, seed=2), seed=0)
     method = METHODS[name](epochs=2)

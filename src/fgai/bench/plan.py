@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -53,6 +53,7 @@ class Plan:
     methods: tuple[str, ...]  # `name`, or `name:preset`
     columns: tuple[Column, ...]
     notes: tuple[str, ...] = ()
+    where: Mapping[str, list[str]] = field(default_factory=dict)  # methods that only these datasets have
     paper: Mapping[str, Mapping[str, Mapping[str, list[float]]]] | None = None  # backbone, method, dataset
 
     @classmethod
@@ -87,16 +88,17 @@ class Plan:
         >>> [cell.name for cell in Plan.read("table2").cells({"dataset": "coauthor-physics", "method": "at"})]
         ['coauthor-physics-gat-at-0', 'coauthor-physics-gatv2-at-0', 'coauthor-physics-gt-at-0']
         """
-        found = [
-            cell
-            for dataset, backbone, method in product(self.seeds, self.backbones, self.methods)
-            for cell in self.cells_of(dataset, backbone, method)[:seeds]
-        ]
-        for field, wanted in (only or {}).items():
-            if field not in Cell.__dataclass_fields__:
-                raise SettingError(f"a cell has no {field!r}; it has {', '.join(Cell.__dataclass_fields__)}")
-            found = [cell for cell in found if str(getattr(cell, field)) in wanted.split("+")]
+        found = [cell for line in self.lines() for cell in self.cells_of(*line)[:seeds]]
+        for part, wanted in (only or {}).items():
+            if part not in Cell.__dataclass_fields__:
+                raise SettingError(f"a cell has no {part!r}; it has {', '.join(Cell.__dataclass_fields__)}")
+            found = [cell for cell in found if str(getattr(cell, part)) in wanted.split("+")]
         return found
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Of the table: dataset, backbone and method."""
+        every = product(self.seeds, self.backbones, self.methods)
+        return [line for line in every if line[0] in self.where.get(line[2], self.seeds)]
 
     def cells_of(self, dataset: str, backbone: str, method: str) -> list[Cell]:
         """Those of one line of the table, a cell for each seed; `method` may name a preset."""

@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -32,7 +31,7 @@ FORMATS: Registry[Callable[[Table], str]] = Registry("table format")
 def table_of(plan: Plan, folder: str | Path, *, beside_paper: bool = False) -> Table:
     """The table of a plan from the cells in a folder; mean and deviation over seeds, a dash where nothing has run."""
     store, body = Store(folder), []
-    for dataset, backbone, method in product(plan.seeds, plan.backbones, plan.methods):
+    for dataset, backbone, method in plan.lines():
         rows = [row for cell in plan.cells_of(dataset, backbone, method) for row in store.rows(cell)]
         paper = ((plan.paper or {}).get(backbone, {}).get(method, {}).get(dataset, [])) if beside_paper else []
         cells = [_figure(rows, column.metric, column.attack) for column in plan.columns]

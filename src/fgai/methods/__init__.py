@@ -5,7 +5,7 @@ from fgai.methods.base import METHODS, Method
 from fgai.methods.batches import Batches
 from fgai.methods.fgai import FGAI
 from fgai.methods.layernorm import LayerNorm
-from fgai.methods.purified import GNNSVD, GNNGuard
+from fgai.methods.purified import GNNSVD, GNNGuard, ProGNN
 from fgai.methods.training import Epoch, Fit
 from fgai.methods.vanilla import Vanilla
 
@@ -20,5 +20,6 @@ __all__ = [
     "GNNGuard",
     "LayerNorm",
     "Method",
+    "ProGNN",
     "Vanilla",
 ]
