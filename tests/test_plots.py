@@ -107,7 +107,9 @@ def test_unknown_figures_formats_and_results_are_answered_in_words(tmp_path):
         plots.save(figure("certified", RESULTS), tmp_path / "figure.pdf")
     with pytest.raises(DataError, match=r"benchmarks/figures\.py"):
         figure("stars", tmp_path)
-    with pytest.raises(DataError, match="no fgai of gat"):
+    with pytest.raises(DataError, match="no losses of cora"):
+        figure("loss-terms", RESULTS, "cora")
+    with pytest.raises(DataError, match=r"no amazon-photo-gat-fgai-0\.json;"):
         (tmp_path / "audits").mkdir()
         comparison().reports["vanilla"].save(tmp_path / "audits/amazon-photo-gat-vanilla-0.json")
         figure("stars", tmp_path)

@@ -76,8 +76,14 @@ def stars(results: Path, dataset: str, backbone: str) -> Any:
 @FIGURES.register("loss-terms")
 def loss_terms(results: Path, dataset: str, backbone: str) -> Any:
     """The terms of FGAI's loss by epoch, for every backbone."""
-    files = _found(results / "histories", f"{dataset}-*-fgai-0.json")
-    return plots.loss_terms({_parts(f)[0]: [Epoch(**epoch) for epoch in json.loads(f.read_text())] for f in files})
+    files = sorted((results / "histories").glob(f"{dataset}-*-fgai-0.json"))
+    if not files:
+        raise DataError(
+            f"{results / 'histories'} holds no losses of {dataset}; `python benchmarks/figures.py` makes those we show"
+        )
+    backbones = [file.stem.removeprefix(f"{dataset}-").removesuffix("-fgai-0") for file in files]
+    losses = [[Epoch(**epoch) for epoch in json.loads(file.read_text())] for file in files]
+    return plots.loss_terms(dict(zip(backbones, losses, strict=True)))
 
 
 @FIGURES.register("certified")
@@ -100,30 +106,10 @@ def certified(results: Path, dataset: str, backbone: str) -> Any:
     )
 
 
-def _found(folder: Path, pattern: str) -> list[Path]:
-    files = sorted(folder.glob(pattern))
-    if not files:
-        raise DataError(f"{folder} holds no {pattern}; `python benchmarks/figures.py` makes them for amazon-photo")
-    return files
-
-
-def _parts(file: Path) -> tuple[str, str]:
-    """Backbone and method of `<dataset>-<backbone>-<method>-<seed>.json`."""
-    _, backbone, method, _ = file.stem.rsplit("-", 3)
-    return backbone, method
-
-
-def _audits(results: Path, dataset: str) -> dict[str, dict[str, AuditReport]]:
-    """Audits by backbone and method."""
-    files = {_parts(file): file for file in _found(results / "audits", f"{dataset}-*-0.json")}
-    return {
-        backbone: {m: AuditReport.load(files[backbone, m]) for m in METHODS if (backbone, m) in files}
-        for backbone in sorted({backbone for backbone, _ in files})
-    }
-
-
 def _pair(results: Path, dataset: str, backbone: str) -> dict[str, AuditReport]:
-    reports = _audits(results, dataset).get(backbone, {})
-    if missing := {"vanilla", "fgai"} - reports.keys():
-        raise DataError(f"{results / 'audits'} holds no {', '.join(sorted(missing))} of {backbone} on {dataset}")
-    return {method: reports[method] for method in ("vanilla", "fgai")}
+    files = {m: results / "audits" / f"{dataset}-{backbone}-{m}-0.json" for m in ("vanilla", "fgai")}
+    if missing := [file.name for file in files.values() if not file.exists()]:
+        raise DataError(
+            f"{results / 'audits'} holds no {' and '.join(missing)}; `python benchmarks/figures.py` makes those we show"
+        )
+    return {method: AuditReport.load(file) for method, file in files.items()}
