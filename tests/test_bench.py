@@ -111,6 +111,14 @@ def test_a_method_runs_only_where_a_plan_has_it(done):
     assert {line[0] for line in table_of(plan, done).body if line[2] == "fgai"} == {"synthetic"}
 
 
+@pytest.mark.parametrize("where", ['fga = ["cora"]', 'fgai = ["core"]'])
+def test_a_plan_that_names_what_it_does_not_have_is_refused(tmp_path, where):
+    text = 'title = ""\nbackbones = ["gat"]\nmethods = ["fgai"]\nseeds = { cora = 1 }\ncolumns = []\n'
+    (tmp_path / "mine.toml").write_text(f"{text}where = {{ {where} }}\n")
+    with pytest.raises(DataError, match=r"says where (fga|core) runs"):
+        Plan.read(str(tmp_path / "mine.toml"))
+
+
 def test_a_plan_may_name_the_default_and_leave_a_dataset_out(done):
     plan = replace(PLAN, methods=("fgai:default",), seeds={"synthetic": 2, "cora": 0})
     lines = table_of(plan, done).body

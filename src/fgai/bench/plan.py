@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 from fgai.errors import DataError, SettingError, UnknownNameError
@@ -76,11 +76,14 @@ class Plan:
         try:
             lists = {part: tuple(content.pop(part, ())) for part in ("backbones", "methods", "notes")}
             columns = tuple(Column(**column) for column in content.pop("columns"))
-            return cls(path.stem if path else name, columns=columns, **lists, **content)
+            plan = cls(path.stem if path else name, columns=columns, **lists, **content)
         except (TypeError, KeyError) as error:
             raise DataError(
                 f"{name} is not a plan ({error}); it needs title, seeds, backbones, methods, columns"
             ) from error
+        if strange := {*plan.where, *chain(*plan.where.values())} - {*plan.methods, *plan.seeds}:
+            raise DataError(f"{name} says where {', '.join(sorted(strange))} runs, and has no such method or dataset")
+        return plan
 
     def cells(self, only: Mapping[str, str] | None = None, seeds: int | None = None) -> list[Cell]:
         """The cells of this table; `only` keeps those with these values, `seeds` bounds their number.
