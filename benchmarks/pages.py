@@ -52,8 +52,7 @@ def audit() -> str:
     for row in rows:
         for column in columns:
             found[row.attack][column].append(float(row.metrics[column] or 0))
-    attacks = ["none", "injection-20x20", "injection-20x40", "strongest", "explanation"]
-    return grid(["attack", *columns], [[name, *(spread(found[name][c]) for c in columns)] for name in attacks])
+    return grid(["attack", *columns], [[name, *(spread(found[name][c]) for c in columns)] for name in ATTACKS])
 
 
 def certificates() -> str:
@@ -132,7 +131,9 @@ def short() -> str:
         cell: [" / ".join(f"{means[*cell, m, attack]['f1']:.3f}" for attack in ("none", "strongest")) for m in names]
         for cell in dict.fromkeys(key[:2] for key in means)
     }
-    return grid(["dataset", "backbone", *names], [[*cell, *figures] for cell, figures in told.items()])
+    seeds = {cell: f"{means[*cell, names[0], 'none']['seeds']:.0f}" for cell in told}
+    body = [[*cell, seeds[cell], *figures] for cell, figures in told.items()]
+    return grid(["dataset", "backbone", "seeds", *names], body)
 
 
 def goals() -> str:

@@ -276,6 +276,19 @@ def test_a_model_with_one_logit_can_be_audited():
     assert found.verdict.reasons and 0 <= found.clean["auc"] <= 1
 
 
+@pytest.mark.parametrize(("name", "value"), [("test_mask", False), ("y", -1)])
+def test_nodes_that_cannot_be_judged_are_said_in_words(name, value):
+    graph = copy(community())
+    graph[name] = torch.full_like(graph[name], value)
+    with pytest.raises(DataError, match=r"judges [0-9]+ nodes, and `y` has no label of"):
+        audit(trained(), graph, ATTACK, seeds=1)
+
+
+def test_a_comparison_of_nothing_is_refused():
+    with pytest.raises(SettingError, match="give some by name"):
+        compare({}, community(), ATTACK)
+
+
 def test_an_audit_without_seeds_is_refused():
     with pytest.raises(SettingError):
         audit(trained(), community(), ATTACK, seeds=0)

@@ -210,6 +210,9 @@ def test_a_folder_called_like_a_dataset_is_not_taken_for_its_graph(run, tmp_path
 def test_what_cannot_be_written_is_said_before_the_attack(run, model, tmp_path):
     answer = run("audit", model, "--out", tmp_path / "audit.pdf")
     assert answer.exit_code == 2 and ".html" in answer.stderr and "Verdict" not in answer.stdout
+    for words in (("certify", "--out", "c.html"), ("report", "--out", "r.pdf"), ("certify", "--norm", "l3")):
+        refused = run(words[0], model, *words[1:])
+        assert refused.exit_code == 2 and words[-1] in refused.stderr and not Path(words[-1]).exists()
     wrong = run("fit", model, "--batch", 10, "--fanout", "10,x", "--out", tmp_path / "x")
     assert wrong.exit_code == 2 and "such as 10,10" in wrong.stderr
 
@@ -232,6 +235,33 @@ def test_a_graph_is_converted_and_a_model_made_faithful_from_disk(run, model, tm
     for name, value in ours.model.state_dict().items():
         torch.testing.assert_close(value, theirs.model.state_dict()[name], msg=name)
     assert ours.manifest["metrics"] == pytest.approx(theirs.manifest["metrics"])
+    assert run("audit", tmp_path / "disk", *ATTACK).exit_code == 0  # it knows which dataset it has seen
+    other = run("convert", "synthetic", "--split", 1, "--out", tmp_path / "other")
+    assert other.exit_code == 0
+    run("fit", model, "--data", tmp_path / "other", "--out", tmp_path / "mixed", *words)
+    unknown = run("audit", tmp_path / "mixed", *ATTACK)
+    assert unknown.exit_code == 2 and "give --data" in unknown.stderr
+
+
+def test_a_graph_is_converted_with_what_a_backbone_needs(run, tmp_path):
+    run("train", "--data", "synthetic", "--backbone", "gt", "--epochs", 1, "--out", tmp_path / "gt")
+    assert "pe" in run("convert", "synthetic", "--backbone", "gt", "--out", tmp_path / "graph").stdout
+    words = ("--epochs", 1, "--batch", 500, "--fanout", "5,5", "--out", tmp_path / "faithful")
+    done = run("fit", tmp_path / "gt", "--data", tmp_path / "graph", *words)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (("--only", "dataset=amazon-foto"), "no cell has the dataset amazon-foto; there is amazon-computers"),
+        (("--only", "method=at", "--only", "method=ln"), "names a field twice"),
+        (("--seeds", "0"), "give at least one"),
+    ],
+)
+def test_cells_that_are_not_there_are_said_in_words(run, tmp_path, asked, answer):
+    done = run("bench", "table2", *asked, "--out", tmp_path)
+    assert done.exit_code == 2 and answer in done.stderr
 
 
 def test_an_edge_list_is_converted(run, tmp_path):

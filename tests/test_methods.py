@@ -1,11 +1,11 @@
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.spatial.distance import cdist
 from sklearn.metrics import f1_score
 from torch import nn
 from torch_geometric.data import Data
@@ -18,7 +18,7 @@ from fgai.backbones import BACKBONES, build
 from fgai.datasets.split import split_links, split_nodes
 from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
-from fgai.methods import FGAI, GNNSVD, METHODS, GNNGuard, LayerNorm, ProGNN, Vanilla
+from fgai.methods import FGAI, GNNSVD, METHODS, AdversarialTraining, GNNGuard, LayerNorm, ProGNN, Vanilla
 from fgai.metrics import micro_f1
 from fgai.reading import Reader, by_name
 from fgai.seeding import seeded
@@ -188,16 +188,12 @@ def test_pro_gnn_learns_what_proximal_descent_by_singular_values_does():
     data = datasets.synthetic(nodes=30, edges=120, seed=2)
     a = to_dense_adj(data.edge_index, max_num_nodes=30)[0].double().numpy()
     a = np.maximum(a, a.T)
-    x = data.x.double().numpy()
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    unlike = cdist(x, x, "sqeuclidean")
     found = a
     for _ in range(7):
-        u, s, v = np.linalg.svd(found - 0.2 * (2 * (found - a) + 0.3 / 2 * unlike))
+        u, s, v = np.linalg.svd(found - 0.2 * 2 * (found - a))
         found = np.clip(u * np.maximum(s - 0.2 * 0.9, 0) @ v - 0.2 * 0.01, 0, 1)
-    method = ProGNN(sparse=0.01, low_rank=0.9, smooth=0.3, steps=7, rate=0.2)
+    method = ProGNN(sparse=0.01, low_rank=0.9, steps=7, rate=0.2)
     assert method.learnt(data).numpy() == pytest.approx(found, abs=1e-5)
-    assert method.learnt(datasets.compact(data)).numpy() == pytest.approx(found, abs=1e-5)
 
 
 def test_pro_gnn_names_the_edges_between_cliques():
@@ -207,13 +203,6 @@ def test_pro_gnn_names_the_edges_between_cliques():
     both = torch.cat([edges, edges.flip(0)], dim=1)
     found = ProGNN(drop=6 / both.size(1)).suspects(Data(x=torch.ones(16, 1), edge_index=both))
     assert found.view(2, -1).nonzero()[:, 1].tolist() == [*range(56, 59)] * 2
-
-
-def test_what_injected_nodes_say_does_not_change_what_pro_gnn_learns():
-    data = datasets.synthetic(nodes=30, edges=120, seed=2)
-    links = torch.tensor([[30, 31, 5], [5, 5, 31]])
-    one, two = (ProGNN().learnt(add_nodes(data, x, links)) for x in (torch.ones(2, 32), torch.randn(2, 32)))
-    assert torch.equal(one, two)
 
 
 def test_pro_gnn_says_which_graphs_it_cannot_hold(community):
@@ -226,11 +215,30 @@ def test_an_attack_goes_through_the_cleaning_of_a_defence(name):
     data = split_nodes(datasets.synthetic(nodes=60, edges=300, seed=2), seed=0)
     method = METHODS[name](epochs=2)
     fit = method.fit(backbones.build("gat", data), data)
-    read = Reader(fit.model, method.call)
+    read = Reader(fit.model, method.through())
     edges = int((~method.suspects(data)).sum()) + data.num_nodes
     assert read(data).explanation.weight.size(0) == edges
     attacked = NodeInjection(2, 3, steps=2)(read, data, GAINS["kl"](read(data).detach()))
     assert attacked.logits.size(0) == 62
+
+
+def test_a_cleaning_goes_with_a_call_of_your_own(community):
+    class Renamed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = GATv2Conv(16, 4)
+
+        def forward(self, feats, adj):
+            return self.conv(feats, adj)
+
+    def mine(model, graph):
+        return model(graph.x, graph.edge_index)
+
+    method = GNNSVD(epochs=2)
+    fit = method.fit(Renamed(), community, call=mine)
+    found = method.through(mine)(fit.model, community)
+    kept = community.edge_index[:, ~method.suspects(community)]
+    assert torch.equal(found, fit.model(community.x, kept))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -258,10 +266,43 @@ def test_a_checkpoint_of_another_method_is_refused(community, tmp_path):
         GNNGuard(epochs=60).fit(build("gat", community), community, call=killed, checkpoint=tmp_path / "run")
 
 
-@pytest.mark.parametrize("method", [FGAI(fresh=0), FGAI(anchor="mine"), LayerNorm("layers")])
+NO_TERM = {"closeness": 0.0, "similarity": 0.0, "prediction": 0.0, "explanation": 0.0}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [FGAI(fresh=0), AdversarialTraining(fresh=0), FGAI(anchor="mine"), FGAI(**NO_TERM), LayerNorm("layers")],
+)
 def test_settings_without_meaning_are_refused(community, method):
     with pytest.raises(SettingError, match=r"; (give at least one|there is)"):
         method.fit(build("gat", community), community)
+
+
+@pytest.mark.parametrize("mask", ["empty", "missing"])
+def test_fgai_needs_no_validation_nodes_and_says_nothing_of_them(community, mask):
+    graph = copy.copy(community)
+    if mask == "empty":
+        graph.val_mask = torch.zeros_like(graph.val_mask)
+    else:
+        del graph.val_mask
+    method = FGAI(adversary=NodeInjection(2, 3, steps=1), epochs=11)
+    model = build("gat", community)
+    fit, judged = method.fit(model, graph), method.fit(model, community)
+    assert same(fit.model.state_dict(), judged.model.state_dict())
+    assert all(np.isnan(epoch.val_f1) for epoch in fit.history)
+    assert np.isnan(judged.history[8].val_f1) and judged.history[9].val_f1 > 0
+    with pytest.raises(DataError, match="no `val_mask`"):
+        Vanilla(epochs=2).fit(model, graph)
+
+
+def test_one_site_may_be_named_alone(community):
+    method = FGAI(adversary=NodeInjection(2, 3, steps=1), epochs=1)
+    one, two = (
+        replace(method, sites=sites).fit(build("gat", community), community).model for sites in ("conv1", ("conv1",))
+    )
+    assert same(one.state_dict(), two.state_dict())
+    with pytest.raises(SettingError, match=r"no attention is called .'conv3'."):
+        replace(method, sites="conv3").fit(build("gat", community), community)
 
 
 def test_tied_weights_have_a_checkpoint(community, tmp_path):

@@ -1,5 +1,7 @@
 import json
 import sys
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,14 @@ from torch_geometric.nn import GATConv
 
 import fgai
 from fgai import plots
+from fgai.audit.run import CERTIFIED
+from fgai.bench.plan import Cell
+from fgai.bench.rows import Row
+from fgai.bench.store import Store
 from fgai.errors import DataError, MissingExtraError, UnknownNameError
 from fgai.figures import FIGURES, figure
 from fgai.methods import Epoch
+from fgai.metrics.deletion import SHARES
 from test_report import comparison
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -46,6 +53,45 @@ def test_a_method_looks_the_same_in_every_panel():
     left, right = plots.f_curves({"gat": curves, "gt": {"other": curves["other"]}}).axes[:2]
     looks = [(line.get_color(), line.get_marker()) for line in (left.lines[2], right.lines[0])]
     assert looks[0] == looks[1] != (left.lines[0].get_color(), left.lines[0].get_marker())
+
+
+def test_a_model_looks_the_same_in_every_panel_of_certified_shares():
+    curve = [(0.01, 1.0), (0.1, 0.5)]
+    left, right = plots.certified_curves({"a": {"x": curve, "y": curve}, "b": {"y": curve}}).axes
+    looks = [(line.get_color(), line.get_linestyle()) for line in (left.lines[1], right.lines[0])]
+    assert looks[0] == looks[1] != (left.lines[0].get_color(), left.lines[0].get_linestyle())
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["x", "y"]
+
+
+@pytest.fixture(name="cells")
+def _cells(tmp_path):
+    """Cells of a method that no figure shows, of one seed without curves, and of a backbone without FGAI."""
+    curves = {"most": [0.5] * len(SHARES), "least": [0.25] * len(SHARES)}
+    shares = {f"share_{radius:g}": 0.5 for radius in CERTIFIED}
+    for backbone, method, seed in product(("gat", "gt"), ("vanilla", "ln", "at", "fgai", "gnn-svd"), (0, 1)):
+        if (backbone, method) != ("gt", "fgai"):
+            held = {} if (method, seed) == ("at", 1) else curves
+            row = partial(Row, "amazon-photo", backbone, method, seed, {**shares, "f1": 0.5 + seed}, curves=held)
+            rows = [row(attack="none"), row(attack="injection-20x20")]
+            Store(tmp_path / "cells").put(Cell("amazon-photo", backbone, method, seed), rows)
+    return tmp_path
+
+
+def test_figures_show_the_methods_of_the_paper_over_the_seeds_that_all_of_them_hold(cells, monkeypatch):
+    found = {}
+    monkeypatch.setattr(plots, "f_curves", lambda panels: found.update(panels))
+    monkeypatch.setattr(plots, "certified_curves", lambda panels: found.update(panels))
+    path = cells / "cells" / "amazon-photo-gat-vanilla-1.json"
+    path.write_text(path.read_text().replace("0.25", "0.75"))  # a seed without AT's curves does not count
+    figure("f-curves", cells)
+    assert {name: list(methods) for name, methods in found.items()} == {"gat": ["vanilla", "ln", "at", "fgai"]}
+    assert set(found["gat"]["vanilla"].clean["least"]) == {0.25}
+    found.clear()
+    figure("certified", cells)
+    assert {name: list(methods) for name, methods in found.items()} == {"amazon-photo": ["vanilla", "ln", "at", "fgai"]}
+    for asked in ({"dataset": "cora"}, {"backbone": "gt"}):
+        with pytest.raises(DataError, match=r"holds no cells of vanilla, ln, at, fgai with"):
+            figure("certified", cells, **asked)
 
 
 def test_an_attention_map_holds_the_weights_of_the_links():

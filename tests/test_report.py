@@ -18,6 +18,7 @@ from fgai.audit import Neighbourhood, audit, compare
 from fgai.audit.neighbourhood import AMONG, SHOWN, Looks, neighbourhood
 from fgai.backbones import build
 from fgai.certificate import certify, guaranteed_overlap
+from fgai.errors import SettingError
 from fgai.metrics.stability import TOP
 from fgai.reading import Reader, read
 from worlds import by_target, community, model_of, table, top, trained
@@ -76,6 +77,11 @@ def test_certificates_and_histories_are_shown_by_the_names_of_the_models():
     head, rows = shown["tables"][0]["head"], shown["tables"][0]["rows"]
     assert rows[2][head.index("vanilla, proved (top 3, attention pushed by 0.01)")] == proof.beta2.mean
     assert all(len(row) == len(head) for row in rows) and ["data", "mine"] in shown["provenance"]
+
+
+def test_certificates_and_histories_of_other_models_are_refused(tmp_path):
+    with pytest.raises(SettingError, match=r"name \['nobody'\], and the models are called"):
+        report.save(tmp_path / "r.html", comparison(), histories={"nobody": []})
 
 
 def test_a_hostile_name_stays_text():

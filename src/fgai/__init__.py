@@ -1,6 +1,6 @@
 """fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
 
-from fgai import adversary, backbones, datasets, methods, metrics, report, scale
+from fgai import adversary, backbones, datasets, methods, metrics, plots, report, saved, scale
 from fgai.acceleration import accelerated
 from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
 from fgai.attention import Attention
@@ -45,7 +45,9 @@ __all__ = [
     "datasets",
     "methods",
     "metrics",
+    "plots",
     "read",
     "report",
+    "saved",
     "scale",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 import typer
@@ -29,6 +29,8 @@ from fgai.bench.run import run as run_plan
 from fgai.bench.store import Store as Cells
 from fgai.bench.tables import FORMATS, table_of
 from fgai.certificate import certify as run_certify
+from fgai.certificate.explanation import Norm
+from fgai.certificate.record import kind_of
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError, SettingError
 from fgai.figures import FIGURES, figure
@@ -57,6 +59,7 @@ Folder = Annotated[Path | None, typer.Argument(help="A folder that `fgai train` 
 OwnModel = Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")]
 Weights = Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")]
 Split = Annotated[int, typer.Option(help="The seed of the split that the model was trained on, if it does not say.")]
+NORMS = get_args(Norm)
 SHAPE = ("backbone", "features", "classes")  # what a saved model is built from
 
 
@@ -84,7 +87,7 @@ def ls() -> None:
 def train(
     data: DataName,
     out: Annotated[Path, typer.Option(help="The folder to write the model to.")],
-    backbone: Annotated[str, typer.Option(help="gat, gatv2 or gt.")] = "gat",
+    backbone: Annotated[str, typer.Option(help=f"{', '.join(BACKBONES)}.")] = "gat",
     seed: Seed = 0,
     epochs: Annotated[int, typer.Option(help="The most epochs to train.")] = Vanilla.epochs,
 ) -> None:
@@ -141,10 +144,17 @@ def _fit(
     def save() -> None:
         if first:
             shape = {name: found.manifest[name] for name in SHAPE}
-            f1 = _save(out, done, graph, shape, data, {"name": "fgai", "preset": preset, **asdict(method)}, seed)
+            made = {"name": "fgai", "preset": preset, **asdict(method)}
+            f1 = _save(out, done, graph, shape, _origin(graph, data, seed), made, seed)
             typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}, saved in {out}")
 
     return save
+
+
+def _origin(graph: Data | Store, data: str, seed: int) -> str:
+    """What a graph is called: a store by the dataset it was made of, if with the same split."""
+    origin = graph.origin if isinstance(graph, Store) else {}
+    return str(origin["data"]) if origin.get("seed") == seed else data
 
 
 def _numbers(fanout: str) -> list[int]:
@@ -201,14 +211,17 @@ def convert(
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     array: Annotated[list[str] | None, typer.Option(help="name=file.npy, with a row per node, beside a file.")] = None,
-    split: Split = 0,
+    split: Annotated[int, typer.Option(help="The seed of a dataset's split.")] = 0,
+    backbone: Annotated[str, typer.Option(help="Also write what this one needs of a dataset, as gt does.")] = "",
 ) -> None:
     """Write a graph to disk, so that features and edges need not fit into memory."""
     with _errors_in_words():
         if Path(graph).is_file():
             store = convert_edge_list(graph, out, _asked("--array", array or (), "x=features.npy"))
         else:
-            store = convert_graph(_graph(graph, split), out)
+            whole = _graph(graph, split)
+            whole = BACKBONES[backbone].prepare(whole) if backbone else whole
+            store = convert_graph(whole, out, origin={"data": graph, "seed": split})
     has = f" with {', '.join(store.names)}" if store.names else ""
     typer.echo(f"{store.num_nodes:,} nodes and {store.num_edges:,} edges{has} in {out}")
 
@@ -259,6 +272,9 @@ def certify(
 ) -> None:
     """What can be proved about this explanation? The four conditions, for every node, in attention space."""
     with _errors_in_words():
+        _check_push(norm, radius)
+        if out is not None:
+            kind_of(out)  # what cannot be written is said before anything is proved
         net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data, split)
         before = None if vanilla is None else saved.load(vanilla).model
         measure: Any = norm
@@ -326,6 +342,9 @@ def write_report(
 ) -> None:
     """Audit and certify models side by side, and write one HTML file to look at."""
     with _errors_in_words():
+        _check_push("l1", radius)
+        if out.suffix != ".html":
+            raise DataError(f"this report is an .html file, and {out} is asked for; `fgai audit` writes other kinds")
         loaded = [saved.load(folder) for folder in folders]
         graph, about = _shared(loaded, data)
         found = {_title(one): one for one in loaded}
@@ -342,13 +361,14 @@ def write_report(
 def draw(
     name: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
     results: Annotated[Path, typer.Option(help="The folder of committed results.")] = Path("results"),
-    dataset: Annotated[str, typer.Option(help="Of which dataset.")] = "amazon-photo",
-    backbone: Annotated[str, typer.Option(help="Of which backbone, where one is shown.")] = "gat",
+    dataset: Annotated[str, typer.Option(help="Of which dataset: Amazon-Photo, or all where all are shown.")] = "",
+    backbone: Annotated[str, typer.Option(help="Of which backbone, where not all are shown.")] = "gat",
     out: Annotated[Path | None, typer.Option(help=".svg or .png; NAME.svg by default.")] = None,
 ) -> None:
     """Draw a figure of the paper from the committed results."""
     with _errors_in_words():
         path = out or Path(f"{name}.svg")
+        plots.format_of(path)  # what cannot be written is said before it is drawn
         plots.save(figure(name, results, dataset, backbone), path)
     typer.echo(path)
 
@@ -364,9 +384,9 @@ def _title(found: saved.Saved) -> str:
 def _named(found: saved.Saved) -> str:
     """The dataset that a model was trained on. A file from elsewhere may not name code to run."""
     name = str(found.manifest.get("data", ""))
-    if ":" in name or not name:
+    if name not in DATASETS:
         raise DataError(
-            f"this model was trained on {name or 'a graph that it does not name'}; "
+            f"this model was trained on {name or 'a graph that it does not name'}, which is no dataset of `fgai ls`; "
             "give --data, a dataset of `fgai ls` or a module:function that you trust"
         )
     return name
@@ -396,7 +416,15 @@ def _about(name: str, graph: Data) -> dict[str, str]:
 def _asked(option: str, parts: Sequence[str], example: str) -> dict[str, str]:
     if wrong := [part for part in parts if "=" not in part]:
         raise SettingError(f"{option} {wrong[0]} names no value; give field=value, such as {example}")
-    return dict(part.split("=", 1) for part in parts)
+    found = dict(part.split("=", 1) for part in parts)
+    if len(found) < len(parts):
+        raise SettingError(f"{option} names a field twice in {' '.join(parts)}; give each once, such as {example}")
+    return found
+
+
+def _check_push(norm: str, radius: float) -> None:
+    if norm not in NORMS or radius < 0:
+        raise SettingError(f"--norm {norm} --radius {radius:g}: give one of {', '.join(NORMS)}, and no radius below 0")
 
 
 def _ours(folder: Path | None, data: str, split: int) -> tuple[nn.Module, Data, str]:

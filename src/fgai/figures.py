@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,6 +16,7 @@ from fgai import plots
 from fgai.audit import AuditReport
 from fgai.audit.record import Curves
 from fgai.audit.run import CERTIFIED
+from fgai.bench.plan import Plan
 from fgai.bench.rows import Row
 from fgai.bench.store import Store
 from fgai.errors import DataError
@@ -23,40 +25,45 @@ from fgai.metrics.deletion import SHARES
 from fgai.registry import Registry
 
 METHODS = ("vanilla", "ln", "at", "fgai")  # in the order in which they are told
+SHOWN = "amazon-photo"  # where a figure is of one dataset, and none was asked for
+CURVES = ("none", "injection-20x20")  # where F+ and F- are drawn
 FIGURES: Registry[Callable[[Path, str, str], Any]] = Registry("figure")
 
 
-def figure(name: str, results: str | Path = "results", dataset: str = "amazon-photo", backbone: str = "gat") -> Any:
-    """A figure by name, of one dataset; those that show one backbone show this one."""
+def figure(name: str, results: str | Path = "results", dataset: str = "", backbone: str = "gat") -> Any:
+    """A figure by name, of one dataset (Amazon-Photo, or all where all are shown), and one backbone if not of all."""
     return FIGURES[name](Path(results), dataset, backbone)
 
 
 @FIGURES.register("f-curves")
 def f_curves(results: Path, dataset: str, backbone: str) -> Any:
-    """F+ and F- of every backbone and method, clean and under 20 nodes of 20 links, mean over seeds."""
-    found: dict[str, dict[str, dict[str, list[Row]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    """F+ and F- of every backbone, clean and under 20 nodes of 20 links, mean over the seeds that all methods hold."""
+    found: dict[tuple[str, int], dict[tuple[str, str], Row]] = defaultdict(dict)
     for row in Store(results / "cells").every():
-        if row.dataset == dataset and row.curves:
-            found[row.backbone][row.method][row.attack].append(row)
-    if not found:
+        if row.dataset == (dataset or SHOWN) and row.curves:
+            found[row.backbone, row.seed][row.method, row.attack] = row
+    needed = set(product(METHODS, CURVES))
+    whole = {key: rows for key, rows in sorted(found.items()) if needed <= rows.keys()}
+    if not whole:
         raise DataError(
-            f"the cells in {results / 'cells'} hold no curves of {dataset}; `fgai bench table2 --out FOLDER` makes them"
+            f"the cells in {results / 'cells'} hold no curves of {', '.join(METHODS)} on {dataset or SHOWN}; "
+            "`fgai bench table2 --out FOLDER` makes them"
         )
     return plots.f_curves(
         {
-            backbone: {method: _curves(methods[method]) for method in METHODS if method in methods}
-            for backbone, methods in sorted(found.items())
+            backbone: {m: _curves([rows for (b, _), rows in whole.items() if b == backbone], m) for m in METHODS}
+            for backbone in dict.fromkeys(backbone for backbone, _ in whole)
         }
     )
 
 
-def _curves(rows: Mapping[str, Sequence[Row]]) -> Curves:
+def _curves(seeds: Sequence[Mapping[tuple[str, str], Row]], method: str) -> Curves:
     clean, attacked = (
         {
-            first: tuple(np.mean([np.array(row.curves[first], dtype=float) for row in rows[attack]], axis=0).tolist())
+            first: tuple(np.mean([np.array(rows[method, attack].curves[first], float) for rows in seeds], 0).tolist())
             for first in ("most", "least")
         }
-        for attack in ("none", "injection-20x20")
+        for attack in CURVES
     )
     return Curves(SHARES, clean, attacked)
 
@@ -64,18 +71,19 @@ def _curves(rows: Mapping[str, Sequence[Row]]) -> Curves:
 @FIGURES.register("attention-maps")
 def attention_maps(results: Path, dataset: str, backbone: str) -> Any:
     """The attention in one neighbourhood before and after the attack, vanilla and FGAI."""
-    return plots.attention_maps(_pair(results, dataset, backbone))
+    return plots.attention_maps(_pair(results, dataset or SHOWN, backbone))
 
 
 @FIGURES.register("stars")
 def stars(results: Path, dataset: str, backbone: str) -> Any:
     """Where one node looks before and after the attack, vanilla and FGAI."""
-    return plots.stars(_pair(results, dataset, backbone))
+    return plots.stars(_pair(results, dataset or SHOWN, backbone))
 
 
 @FIGURES.register("loss-terms")
 def loss_terms(results: Path, dataset: str, backbone: str) -> Any:
     """The terms of FGAI's loss by epoch, for every backbone."""
+    dataset = dataset or SHOWN
     files = sorted((results / "histories").glob(f"{dataset}-*-fgai-0.json"))
     if not files:
         raise DataError(
@@ -88,22 +96,24 @@ def loss_terms(results: Path, dataset: str, backbone: str) -> Any:
 
 @FIGURES.register("certified")
 def certified(results: Path, dataset: str, backbone: str) -> Any:
-    """The share of nodes whose top 10 is certified, of every dataset and method."""
-    found: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    """The share of nodes whose top 10 is certified, of every method; of every dataset of table 2, or of this one."""
+    names = [dataset] if dataset else [*Plan.read("table2").seeds]
+    found: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
     for row in Store(results / "cells").every():
-        if row.attack == "none" and row.backbone == backbone:
+        if row.attack == "none" and row.backbone == backbone and row.dataset in found:
             found[row.dataset][row.method].append(row)
-    if not found:
-        raise DataError(f"{results / 'cells'} holds no cells of {backbone}; `fgai bench table2` makes them")
-    return plots.certified_curves(
-        {
-            dataset: {
-                method: [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in CERTIFIED]
-                for method, rows in methods.items()
-            }
-            for dataset, methods in found.items()
-        }
-    )
+    shown = {name: {m: _shares(rows[m]) for m in METHODS} for name, rows in found.items() if rows.keys() >= {*METHODS}}
+    if not shown:
+        raise DataError(
+            f"{results / 'cells'} holds no cells of {', '.join(METHODS)} with {backbone} on {' or '.join(names)}; "
+            "`fgai bench table2` makes them"
+        )
+    return plots.certified_curves(shown)
+
+
+def _shares(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """The share that is certified at each radius, mean over seeds."""
+    return [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in CERTIFIED]
 
 
 def _pair(results: Path, dataset: str, backbone: str) -> dict[str, AuditReport]:

@@ -14,6 +14,7 @@ from fgai.adversary import Adversary, NodeInjection
 from fgai.audit.record import AuditReport, finite
 from fgai.audit.run import audit
 from fgai.audit.writers import in_notebook, write
+from fgai.errors import SettingError
 from fgai.metrics import g_tvd, top_overlap
 from fgai.reading import Call, Reading, read
 
@@ -80,6 +81,8 @@ def compare(
 
     What is kept of the first model's neighbourhoods is kept of the others' too.
     """
+    if not models:
+        raise SettingError("no models to compare; give some by name, such as {'vanilla': model, 'fgai': faithful}")
     reports: dict[str, AuditReport] = {}
     for name, model in models.items():
         beside = next(iter(reports.values()), None)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversary import GAINS, Adversary, Attacked
+from fgai.errors import DataError
 from fgai.metrics import METRICS, Trial
 from fgai.reading import Reader, Reading
 
@@ -21,10 +22,15 @@ def calm(read: Reader, data: Data) -> Trial:
     """
     with torch.no_grad():
         clean = read(data).detach()
-    y, judged = data.get("y"), data.get("test_mask")
-    return Trial(
-        read, data, clean, clean, _answers(clean) if y is None else y, _everyone(clean) if judged is None else judged
-    )
+    labels, judged = data.get("y"), data.get("test_mask")
+    labels = _answers(clean) if labels is None else labels
+    judged = _everyone(clean) if judged is None else judged
+    if not judged.any() or (labels[judged] < 0).any():
+        raise DataError(
+            f"`test_mask` judges {int(judged.sum())} nodes, and `y` has no label of {int((labels[judged] < 0).sum())}; "
+            "give a mask of nodes that have one, or leave `y` out and the model's own answers are the labels"
+        )
+    return Trial(read, data, clean, clean, labels, judged)
 
 
 def under(adversary: Adversary, gain: str, trial: Trial, seed: int) -> Trial:

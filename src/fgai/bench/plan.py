@@ -81,9 +81,20 @@ class Plan:
             raise DataError(
                 f"{name} is not a plan ({error}); it needs title, seeds, backbones, methods, columns"
             ) from error
-        if strange := {*plan.where, *chain(*plan.where.values())} - {*plan.methods, *plan.seeds}:
-            raise DataError(f"{name} says where {', '.join(sorted(strange))} runs, and has no such method or dataset")
+        plan._check()
         return plan
+
+    def _check(self) -> None:
+        if not isinstance(self.seeds, dict) or not all(isinstance(count, int) for count in self.seeds.values()):
+            raise DataError(f"{self.name} has seeds = {self.seeds}; give a number of each dataset, as {{ cora = 3 }}")
+        if not all(isinstance(some, list) for some in self.where.values()):
+            raise DataError(f"{self.name} has where = {self.where}; give a list for each method")
+        for kind, asked, there in (
+            ("method", {*self.where}, self.methods),
+            ("dataset", {*chain.from_iterable(self.where.values())}, self.seeds),
+        ):
+            if strange := sorted(asked - {*there}):
+                raise DataError(f"{self.name} has no {kind} {', '.join(strange)} that `where` names")
 
     def cells(self, only: Mapping[str, str] | None = None, seeds: int | None = None) -> list[Cell]:
         """The cells of this table; `only` keeps those with these values, `seeds` bounds their number.
@@ -91,12 +102,17 @@ class Plan:
         >>> [cell.name for cell in Plan.read("table2").cells({"dataset": "coauthor-physics", "method": "at"})]
         ['coauthor-physics-gat-at-0', 'coauthor-physics-gatv2-at-0', 'coauthor-physics-gt-at-0']
         """
-        found = [cell for line in self.lines() for cell in self.cells_of(*line)[:seeds]]
+        if seeds is not None and seeds < 1:
+            raise SettingError(f"at most {seeds} seeds; give at least one")
+        every = found = [cell for line in self.lines() for cell in self.cells_of(*line)]
         for part, wanted in (only or {}).items():
             if part not in Cell.__dataclass_fields__:
                 raise SettingError(f"a cell has no {part!r}; it has {', '.join(Cell.__dataclass_fields__)}")
+            there = {str(getattr(cell, part)) for cell in every}
+            if strange := [value for value in wanted.split("+") if value not in there]:
+                raise SettingError(f"no cell has the {part} {', '.join(strange)}; there is {', '.join(sorted(there))}")
             found = [cell for cell in found if str(getattr(cell, part)) in wanted.split("+")]
-        return found
+        return [cell for cell in found if seeds is None or cell.seed < seeds]
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Of the table: dataset, backbone and method."""

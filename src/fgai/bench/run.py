@@ -25,6 +25,7 @@ from fgai.bench.store import Store
 from fgai.certificate import certified_radius
 from fgai.errors import SettingError
 from fgai.methods import METHODS
+from fgai.metrics import METRICS
 from fgai.progress import progress
 from fgai.reading import read
 from fgai.registry import import_here
@@ -32,6 +33,7 @@ from fgai.seeding import seeded
 from fgai.tracking import Track
 
 K = 10
+CERTIFIED_NAMES = (*(f"share_{radius:g}" for radius in CERTIFIED), "median_radius")
 REFINED = "vanilla"  # what a method that refines a trained model starts from
 
 
@@ -60,8 +62,11 @@ def run(
     `using` names modules that register what the plan names, such as a method of your own; every worker imports them.
     `track` is told the figures of each cell as it ends (`fgai.tracking`).
     """
+    for module in using:
+        import_here(module)
+    _check(plan, settings)
     store = Store(folder)
-    wanted = [cell for cell in plan.cells(only, seeds) if not store.finished(cell)]
+    wanted = [cell for cell in plan.cells(only, seeds) if not store.finished(cell, settings.attacks)]
     work = partial(finish, store=store, settings=settings, using=tuple(using))
     with progress(plan.name, len(wanted)) as advance:
         for cell in ENGINES[engine](work, wanted, workers or default_workers()):
@@ -72,6 +77,19 @@ def run(
     return wanted
 
 
+def _check(plan: Plan, settings: Settings) -> None:
+    """Every column can be filled; said before anything runs."""
+    metrics = (*METRICS, "seconds", "peak_mb", *CERTIFIED_NAMES)
+    for kind, asked, there in (
+        ("metric", {column.metric for column in plan.columns}, metrics),
+        ("attack", {column.attack for column in plan.columns}, ("none", *settings.attacks)),
+    ):
+        if strange := sorted(asked - {*there}):
+            raise SettingError(
+                f"{plan.name} has a column of the {kind} {', '.join(strange)}; there is {', '.join(there)}"
+            )
+
+
 def _figures(rows: Sequence[Row]) -> dict[str, float]:
     known = {f"{row.attack}/{name}": value for row in rows for name, value in row.metrics.items()}
     return {name: value for name, value in known.items() if value is not None}
@@ -79,7 +97,7 @@ def _figures(rows: Sequence[Row]) -> dict[str, float]:
 
 def finish(cell: Cell, store: Store, settings: Settings, using: Sequence[str] = ()) -> None:
     """Train and attack one cell and keep its rows, or the error that ended it."""
-    if store.finished(cell):
+    if store.finished(cell, settings.attacks):
         return
     for module in using:
         import_here(module)
@@ -99,7 +117,8 @@ def rows_of_cell(cell: Cell, store: Store, settings: Settings) -> Sequence[Row]:
         data = backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data))
         model, method, seconds = trained(cell, data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
-        call = getattr(method, "call", None)  # a defence that cleans the graph first is attacked through that, too
+        through = getattr(method, "through", None)  # a defence that cleans the graph first is attacked through that
+        call = through() if through else None
         attacks = {name: ATTACKS[name] for name in settings.attacks}
         clean, *attacked = (
             replace(row, preset=cell.preset)
@@ -122,7 +141,8 @@ def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[n
     method = make(cell.preset, **changed) if make else kind(**changed)
     if cell.method == REFINED and (shelf / "manifest.json").exists():
         found = saved.load(shelf)
-        return found.model, method, float(found.manifest.get("seconds", 0.0))
+        if found.manifest["method"] == asdict(method):
+            return found.model, method, float(found.manifest["seconds"])
     model = backbones.build(cell.backbone, data, seed=cell.seed)
     if getattr(kind, "refines", False):
         model, *_ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
@@ -140,5 +160,5 @@ def certified(look: Attention) -> dict[str, float | None]:
     radius = certified_radius(look, K)[look.degree > K]
     if len(radius) == 0:
         return {}
-    found: dict[str, float | None] = {f"share_{r:g}": float((radius > r).double().mean()) for r in CERTIFIED}
-    return found | {"median_radius": float(radius.median())}
+    shares = [float((radius > r).double().mean()) for r in CERTIFIED]
+    return dict(zip(CERTIFIED_NAMES, [*shares, float(radius.median())], strict=True))

@@ -28,10 +28,10 @@ class Store:
         for path in sorted(self.folder.glob("*.json")):
             yield from (row for row in read_rows(path) if row.preset == preset and not row.error)
 
-    def finished(self, cell: Cell) -> bool:
-        """It has run, and did not fail."""
+    def finished(self, cell: Cell, attacks: Iterable[str] = ()) -> bool:
+        """It has run, at least under these attacks, and did not fail."""
         rows = self.rows(cell)
-        return bool(rows) and not any(row.error for row in rows)
+        return bool(rows) and not any(row.error for row in rows) and {row.attack for row in rows} >= {*attacks}
 
     def put(self, cell: Cell, rows: Iterable[Row]) -> None:
         """Keep the rows of a cell, in place of what was there."""

@@ -138,10 +138,8 @@ class Certificate:
     def save(self, path: str | Path) -> None:
         """Write to `.json` or `.txt`."""
         path = Path(path)
-        if path.suffix not in (".json", ".txt"):
-            raise DataError(f"a certificate is saved as .json or .txt, and {path} ends in {path.suffix or 'nothing'}")
         plain = json.loads(json.dumps(self.as_dict()), parse_constant=lambda _: None)
-        content = json.dumps(plain, indent=1, allow_nan=False) if path.suffix == ".json" else self.text()
+        content = json.dumps(plain, indent=1, allow_nan=False) if kind_of(path) == ".json" else self.text()
         with whole(path) as half:
             half.write_text(content + "\n")
 
@@ -164,6 +162,13 @@ def _shares(bound: Composed | None) -> dict[str, float] | None:
     if bound is None or bound.vacuous:
         return None
     return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.kept.double().mean())}
+
+
+def kind_of(path: Path) -> str:
+    """The kind of file that a certificate is saved as; others are refused."""
+    if path.suffix not in (".json", ".txt"):
+        raise DataError(f"a certificate is saved as .json or .txt, and {path} ends in {path.suffix or 'nothing'}")
+    return path.suffix
 
 
 def certify(

@@ -18,7 +18,7 @@ Graphs = Data | Iterable[Data] | Batches  # a graph, a PyG loader, or `Batches`
 
 
 class Method(Protocol):
-    """A frozen dataclass of settings; the given model is never changed, the result has its class and keys.
+    """A frozen dataclass of settings; the given model is never changed, a trained copy is returned.
 
     `data` is a graph, a PyG loader that yields batches, or `Batches`, loaders to learn from and to be judged by. With
     `checkpoint`, a file, a run that was killed goes on where it was.

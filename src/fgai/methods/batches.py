@@ -111,8 +111,9 @@ class Whole:
     slots, every = 1, 10
 
     def __init__(self, data: Data) -> None:
-        chosen = need(data, "val_mask")
-        self._part, self.judged = Part(data, len(chosen)), bool(chosen.any())  # nodes count, or pairs of nodes
+        pairs, chosen = data.get("edge_label_index"), data.get("val_mask")
+        self._part = Part(data, int(data.num_nodes or 0) if pairs is None else pairs.size(1))
+        self.judged = chosen is not None and bool(chosen.any())
 
     def epoch(self, number: int) -> Iterator[list[Part]]:
         """One step with the whole graph."""
@@ -153,9 +154,7 @@ class Batches:
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
         """Micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""
-        if self._validation is None:
-            return float("nan"), 0.0
-        return validate(model, (Part(batch, seeds_of(batch)) for batch in self._validation), call)
+        return validate(model, (Part(batch, seeds_of(batch)) for batch in self._validation or ()), call)
 
 
 def source(data: Data | Iterable[Data] | Batches) -> Source:

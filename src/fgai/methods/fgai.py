@@ -24,6 +24,7 @@ from fgai.methods.training import Fit, Schedule, Terms, train
 from fgai.reading import Call, Reader, Reading, by_name, evaluating
 
 ATTACKED = ("prediction", "explanation")  # the terms that have an adversary
+TERMS = ("closeness", "similarity", *ATTACKED)
 
 
 @METHODS.register("fgai")
@@ -64,7 +65,7 @@ class FGAI:
     margin: float = 0.4
     gap: float = 0.2
     k: int | float = 5
-    sites: tuple[str, ...] | None = None
+    sites: str | tuple[str, ...] | None = None
     sharpness: float = 5.0
     adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
     turns: bool = True
@@ -92,10 +93,10 @@ class FGAI:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Make a copy of `model` faithful; the given one is left as it was."""
-        if self.fresh < 1 or self.anchor not in ("vanilla", "own"):
-            raise SettingError(
-                f"fresh={self.fresh} and anchor={self.anchor!r}; give at least one round, and 'vanilla' or 'own'"
-            )
+        if self.anchor not in ("vanilla", "own"):
+            raise SettingError(f"anchor={self.anchor!r}; there is 'vanilla' and 'own'")
+        if not any(getattr(self, name) > 0 for name in TERMS):
+            raise SettingError(f"{', '.join(TERMS)} have no weight; give at least one, or take the model as it is")
         calling, graphs, vanilla = call or by_name, source(data), copy.deepcopy(model)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: self.seed + 500_009 * i for i, name in enumerate(ATTACKED)}
@@ -139,7 +140,8 @@ class _Tasks:
         return self._last[1]
 
     def _sites(self, vanilla: Reading) -> tuple[str, ...]:
-        sites = self._method.sites or tuple(vanilla.attention)[-1:]
+        asked = self._method.sites or tuple(vanilla.attention)[-1:]
+        sites = (asked,) if isinstance(asked, str) else asked
         if unknown := sorted(set(sites) - set(vanilla.attention)):
             raise SettingError(f"no attention is called {unknown}; in this model there is {sorted(vanilla.attention)}")
         return sites

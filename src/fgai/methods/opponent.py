@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from fgai import ranks
 from fgai.adversary import Adversary, Attacked, Gain, NodeInjection
 from fgai.adversary.injection import Place
+from fgai.errors import SettingError
 from fgai.methods.batches import Part, Source
 from fgai.reading import Reader
 
@@ -46,6 +47,8 @@ class Opponent:
     """
 
     def __init__(self, adversary: Adversary, fresh: int) -> None:
+        if fresh < 1:
+            raise SettingError(f"fresh={fresh} rounds at one place; give at least one")
         self._adversary: Any = adversary
         self._fresh = fresh
         self._met: tuple[Data, Place] | None = None

@@ -24,15 +24,22 @@ from fgai.reading import Call, by_name
 
 
 class Purified(Vanilla):
-    """Plain training on a graph without the edges that `suspects` names; `call` cleans any graph likewise."""
+    """Plain training on a graph without the edges that `suspects` names.
+
+    The model alone knows nothing of the cleaning: audit it with `call=method.through()`.
+    """
 
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges that are taken out; [E]."""
         raise NotImplementedError
 
-    def call(self, model: nn.Module, data: Data) -> Tensor:
-        """What the defence says of a graph; an attack or an audit that is given it goes through the cleaning."""
-        return by_name(model, delete_edges(data, self.suspects(data)))
+    def through(self, call: Call | None = None) -> Call:
+        """The call of a model on any graph, cleaned first; an attack or an audit that is given it goes through that."""
+
+        def cleaned(model: nn.Module, data: Data) -> Tensor:
+            return (call or by_name)(model, delete_edges(data, self.suspects(data)))
+
+        return cleaned
 
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
@@ -101,16 +108,14 @@ class GNNSVD(Purified):
 class ProGNN(Purified):
     """Edges that a sparse matrix of low rank, close to the adjacency, has least of go (Jin et al. 2020, in two stages).
 
-    S minimises |S - A|^2 + `sparse` |S|_1 + `low_rank` |S|_* + `smooth` sum_ij S_ij |x_i - x_j|^2 / 2 with x of length
-    1 and 0 <= S <= 1, by `steps` of proximal descent; the share `drop` of all edges with the least S_ij is taken out.
-    The first two weights are the authors'; S is learnt before the model, as a graph that comes later needs one, too.
-    Injected nodes count as like all others, so that the cleaning does not depend on the features that an attack climbs.
+    S minimises |S - A|^2 + `sparse` |S|_1 + `low_rank` |S|_* with 0 <= S <= 1, by `steps` of proximal descent; the
+    share `drop` of all edges with the least S_ij is taken out. Both weights are those of the authors' code, where the
+    smoothness of features has none; S is learnt before the model, since a graph that comes later needs one, too.
     All pairs of nodes are held, and their eigenvectors found in each step, so graphs over `limit` nodes are refused.
     """
 
     sparse: float = 5e-4
     low_rank: float = 1.5
-    smooth: float = 0.1
     steps: int = 10
     rate: float = 0.25
     drop: float = 0.1
@@ -132,19 +137,11 @@ class ProGNN(Purified):
         source, target = need(data, "edge_index")
         adjacency = torch.zeros(nodes, nodes)
         adjacency[source, target] = adjacency[target, source] = 1
-        unlike, found = _unlike(need(data, "x"), nodes), adjacency
+        found = adjacency
         for _ in range(self.steps):
-            found = found - self.rate * (2 * (found - adjacency) + self.smooth / 2 * unlike)
-            found = (_shrunk(found, self.rate * self.low_rank) - self.rate * self.sparse).clamp(0, 1)
+            found = _shrunk(found - 2 * self.rate * (found - adjacency), self.rate * self.low_rank)
+            found = (found - self.rate * self.sparse).clamp(0, 1)
         return found
-
-
-def _unlike(x: Tensor, nodes: int) -> Tensor:
-    """|x_i - x_j|^2 of features of length 1, and 0 for injected nodes; [N, N]."""
-    old, _ = parts(x) or (x.detach(), None)
-    rows = nn.functional.normalize(_dense(old, torch.arange(len(old))))
-    short = nodes - len(old)
-    return nn.functional.pad(2 - 2 * rows @ rows.t(), (0, short, 0, short))
 
 
 def _shrunk(matrix: Tensor, by: float) -> Tensor:

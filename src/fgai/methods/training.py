@@ -28,11 +28,20 @@ TermsOf = Callable[[nn.Module, Part], Terms]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch cost, term by term, and how the model did on the validation nodes when last asked."""
+    """What one epoch cost, term by term, and how the model did on the validation nodes when last asked, NaN if never.
+
+    >>> Epoch(0, {"label": 1.9}, 0.25).said, Epoch(0, {"label": 1.9}, math.nan).said
+    ('validation F1 0.250', '')
+    """
 
     number: int
     terms: Mapping[str, float]
     val_f1: float
+
+    @property
+    def said(self) -> str:
+        """Of the validation, while training goes on."""
+        return "" if math.isnan(self.val_f1) else f"validation F1 {self.val_f1:.3f}"
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,8 @@ def train(
     """
     if schedule.epochs < 1 or (schedule.keep == "best" and not source.judged):
         raise DataError(
-            f"{schedule.epochs} epochs, and {'some' if source.judged else 'no'} validation nodes; training needs at "
-            "least one of each, the best epoch is chosen by them. With a loader: Batches(loader, validation=another)"
+            f"{schedule.epochs} epochs, and {'some' if source.judged else 'no `val_mask` of'} validation nodes; give "
+            "at least one of each, the best epoch is chosen by them. With a loader: Batches(loader, validation=another)"
         )
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
@@ -146,10 +155,10 @@ def train(
         if path and path.exists():
             run.restore(path, settings)
             for epoch in run.history:
-                advance(f"validation F1 {epoch.val_f1:.3f}")
+                advance(epoch.said)
         for number in range(len(run.history), schedule.epochs):
             _epoch(run, number, _told(terms, at_hand, call), schedule, source, call)
-            advance(f"validation F1 {run.history[-1].val_f1:.3f}")
+            advance(run.history[-1].said)
             if schedule.keep == "best" and number - run.chosen >= schedule.patience:
                 break
             if path and _due(number, source):
@@ -179,10 +188,10 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
         group["lr"] = schedule.rate(number)
     run.model.train()
     told = [_step(run, terms, parts) for parts in source.epoch(number)]
-    if schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs:
+    f1, loss = run.history[-1].val_f1 if run.history else math.nan, 0.0
+    due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # the last is kept anyhow
+    if due and source.judged:
         f1, loss = source.validate(run.model, call)
-    else:  # the last epoch is kept anyhow
-        f1, loss = (run.history[-1].val_f1, 0.0) if run.history else (0.0, 0.0)
     run.history.append(Epoch(number, _mean(told), f1))
     if schedule.keep == "last":
         run.kept, run.chosen = run.model.state_dict(), number

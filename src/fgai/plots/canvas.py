@@ -44,11 +44,20 @@ def canvas(rows: int, columns: int, width: float = 3.2, height: float = 3.0, **s
 def save(figure: Any, path: str | Path) -> None:
     """Write a figure to `.svg` or `.png`; the same figure gives the same bytes."""
     path = Path(path)
-    if path.suffix not in FORMATS:
-        raise DataError(f"a figure is saved as {' or '.join(FORMATS)}, and {path} ends in {path.suffix or 'nothing'}")
-    content = _written(figure, path.suffix[1:])
+    content = _written(figure, format_of(path))
     with whole(path) as half:
         half.write_bytes(content)
+
+
+def format_of(path: Path) -> str:
+    """The format that the name of a file asks for.
+
+    >>> format_of(Path("curves.svg"))
+    'svg'
+    """
+    if path.suffix not in FORMATS:
+        raise DataError(f"a figure is saved as {' or '.join(FORMATS)}, and {path} ends in {path.suffix or 'nothing'}")
+    return path.suffix[1:]
 
 
 def _written(figure: Any, kind: str) -> bytes:

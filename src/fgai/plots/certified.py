@@ -18,11 +18,15 @@ def certified_curves(panels: Mapping[str, Mapping[str, Curve]]) -> Any:
     'cora'
     """
     figure, (axes,) = canvas(1, len(panels), sharey=True)
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    looks = {name: {"color": f"C{i}", "linestyle": DASHES[i % len(DASHES)]} for i, name in enumerate(names)}
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
-        for (name, curve), dash in zip(curves.items(), DASHES * len(curves), strict=False):
-            axis.plot(*zip(*curve, strict=True), dash, marker="o", markersize=3, label=name)
+        for name, curve in curves.items():
+            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, **looks[name])
         axis.set(title=title, xlabel="radius (l1, attention space)", xscale="log", ylim=(0, 1.02))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share of nodes whose\nwhole top 10 is certified")
+    for name in names:
+        axes[0].plot([], [], label=name, **looks[name])
     axes[0].legend(frameon=False)
     return figure

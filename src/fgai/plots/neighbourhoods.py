@@ -99,9 +99,10 @@ def _star(axis: Any, view: Neighbourhood, places: Mapping[int, Any], after: int,
             axis.plot(
                 x, y, "D" if source >= own else "o", color="tab:orange" if source >= own else "0.35", markersize=6
             )
-            axis.annotate(str(source), (1.14 * x, 1.14 * y), ha="center", va="center", fontsize=6)
+            side = "center" if abs(x) < 0.3 else "left" if x > 0 else "right"
+            axis.annotate(str(source), (1.1 * x, 1.12 * y), ha=side, va="center", fontsize=6)
     axis.plot(0, 0, "o", color="black", markersize=9)
-    axis.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
+    axis.set(xlim=(-1.5, 1.5), ylim=(-1.3, 1.3), aspect="equal")
     axis.set_axis_off()
 
 

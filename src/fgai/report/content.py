@@ -12,6 +12,7 @@ from typing import Any
 
 from fgai.audit import AuditReport, Comparison
 from fgai.certificate import Certificate
+from fgai.errors import SettingError
 from fgai.files import finite
 from fgai.methods import Epoch
 from fgai.metrics import METRICS
@@ -29,6 +30,8 @@ def content(
     """Everything the page shows, by the names of the models; `about` is what else should be known of its making."""
     comparison = found if isinstance(found, Comparison) else Comparison({found.model: found}, {})
     reports, proofs, past = comparison.reports, certificates or {}, histories or {}
+    if strangers := sorted({*proofs, *past} - {*reports}):
+        raise SettingError(f"certificates or histories name {strangers}, and the models are called {list(reports)}")
     first = next(iter(reports.values()))
     whole = {
         "title": " and ".join(reports),

@@ -28,10 +28,13 @@ LINES = 1_000_000  # of an edge list, at a time
 EDGES = ("start", "source", "edge")  # the arrays that a store keeps its edges in
 
 
-def write_store(folder: str | Path, nodes: int, edges: Edges, arrays: Mapping[str, Pieces]) -> Store:
+def write_store(
+    folder: str | Path, nodes: int, edges: Edges, arrays: Mapping[str, Pieces], origin: Mapping[str, Any] | None = None
+) -> Store:
     """Write a graph of `nodes` nodes: edges and attributes come in pieces, and a piece is all that memory holds.
 
-    Edges are grouped by target with a counting sort of two passes. The folder appears when all is written.
+    Edges are grouped by target with a counting sort of two passes. The folder appears when all is written. `origin` is
+    kept with it.
     """
     if wrong := sorted(name for name in arrays if name in EDGES or not name.isidentifier()):
         raise DataError(f"{wrong} cannot be names of arrays; {', '.join(EDGES)} hold the edges, name others by a word")
@@ -44,18 +47,18 @@ def write_store(folder: str | Path, nodes: int, edges: Edges, arrays: Mapping[st
         for name, pieces in arrays.items():
             _fill(half / f"{name}.npy", name, nodes, pieces)
             advance(name)
-        about = {"format": FORMAT, "arrays": [*EDGES, *arrays]}
+        about = {"format": FORMAT, "arrays": [*EDGES, *arrays], "origin": dict(origin or {})}
         (half / MANIFEST).write_text(json.dumps(about) + "\n")
     return Store(folder)
 
 
-def convert(graph: Data, folder: str | Path) -> Store:
-    """Write a PyG graph: its edges, and every tensor that has a row per node."""
+def convert(graph: Data, folder: str | Path, origin: Mapping[str, Any] | None = None) -> Store:
+    """Write a PyG graph: its edges, every tensor that has a row per node, and where it comes from."""
     nodes, ends = int(graph.num_nodes or 0), need(graph, "edge_index").numpy()
     tensors = {name: value for name, value in graph.to_dict().items() if isinstance(value, Tensor)}
     rows = {name: value for name, value in tensors.items() if name != "edge_index" and graph.is_node_attr(name)}
     arrays = {name: [(value.to_dense() if value.is_sparse else value).numpy()] for name, value in rows.items()}
-    return write_store(folder, nodes, lambda: [ends], arrays)
+    return write_store(folder, nodes, lambda: [ends], arrays, origin)
 
 
 def convert_edge_list(path: str | Path, folder: str | Path, arrays: Mapping[str, str | Path] = {}) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ class Store(FeatureStore, GraphStore):
             raise DataError(
                 f"{folder} has format {about.get('format')}, and this fgai reads {FORMAT}; convert it again"
             )
+        self.origin: Mapping[str, Any] = about.get("origin", {})  # the dataset and the seed of its split, if it says so
         self.columns = CSC(arrays.pop("start"), arrays.pop("source"), arrays.pop("edge"))
         self._arrays, self.num_nodes, self.num_edges = arrays, self.columns.num_nodes, self.columns.source.numel()
 

@@ -1,6 +1,7 @@
 // The curves: a card each, drawn by uPlot, with its lines explained and its numbers in a table.
 const HEIGHT = 240;
 const DASH = [6, 5];
+const LINES = 8; // colours in page.css
 
 function axis(label, size) {
   const rule = { stroke: () => colour("rule"), width: 1 };
@@ -10,7 +11,7 @@ function axis(label, size) {
 
 function plotted(chart, series) {
   return {
-    stroke: () => colour("line" + (series.group % 4)),
+    stroke: () => colour("line" + (series.group % LINES)),
     width: 2,
     dash: series.dashed ? DASH : [],
     points: { show: chart.x.length < 30, size: 6 },
@@ -37,7 +38,7 @@ function draw(chart, holder) {
 function key(series) {
   const dashes = series.dashed ? DASH.join(" ") : "none";
   return sample(series.label, "line", {
-    class: "line" + (series.group % 4),
+    class: "line" + (series.group % LINES),
     "stroke-width": 2,
     "stroke-dasharray": dashes,
   });
