@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fgai.bench.attacks import ATTACKS
 from fgai.bench.engines import ENGINES
 from fgai.bench.plan import Cell, Column, Plan, plans
 from fgai.bench.rows import Row
@@ -291,9 +292,8 @@ def test_the_commands_run_a_plan_and_show_it(tmp_path):
         'title = "Mine"\nbackbones = ["gat"]\nmethods = ["vanilla"]\nseeds = { synthetic = 2 }\n'
         'columns = [{ heading = "F1", metric = "f1", attack = "none" }]\n'
     )
-    Store(tmp_path / "cells").put(
-        Cell("synthetic", "gat", "vanilla", 0), [Row("synthetic", "gat", "vanilla", 0, {"f1": 0.75})]
-    )
+    rows = [Row("synthetic", "gat", "vanilla", 0, {"f1": 0.75}, attack=attack) for attack in ("none", *ATTACKS)]
+    Store(tmp_path / "cells").put(Cell("synthetic", "gat", "vanilla", 0), rows)
     plan, cells = str(tmp_path / "mine.toml"), str(tmp_path / "cells")
     ran = CliRunner().invoke(app, ["bench", plan, "--out", cells, "--only", "seed=0"])
     assert ran.exit_code == 0 and "0 cells" in ran.output
