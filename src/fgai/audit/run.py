@@ -17,7 +17,7 @@ from fgai.audit.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.audit.record import AuditReport, Curves, Figure, Moved
 from fgai.audit.trial import calm, measure, under
 from fgai.audit.verdict import judge
-from fgai.certificate import certified_radius, guaranteed_overlap
+from fgai.certificate import certified_radius, certified_share, guaranteed_overlap
 from fgai.errors import SettingError
 from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, top_overlap
 from fgai.metrics.deletion import SHARES
@@ -129,8 +129,7 @@ def _floor(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float
 def _certified(clean: Trial) -> dict[str, float]:
     """The share of nodes with more than k neighbours whose whole top k is certified at a few radii."""
     radius = certified_radius(clean.clean.explanation, TOP)
-    contested = radius[radius.isfinite()]
-    return {f"{size:g}": float((contested > size).double().mean()) if len(contested) else 1.0 for size in CERTIFIED}
+    return {f"{size:g}": certified_share(radius, size) for size in CERTIFIED}
 
 
 def _curves(clean: Trial, trials: list[Trial]) -> Curves:

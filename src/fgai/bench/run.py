@@ -22,7 +22,7 @@ from fgai.bench.engines import ENGINES, default_workers
 from fgai.bench.plan import Cell, Plan
 from fgai.bench.rows import Row
 from fgai.bench.store import Store
-from fgai.certificate import certified_radius
+from fgai.certificate import certified_radius, certified_share
 from fgai.errors import SettingError
 from fgai.methods import METHODS
 from fgai.metrics import METRICS
@@ -160,5 +160,5 @@ def certified(look: Attention) -> dict[str, float | None]:
     radius = certified_radius(look, K)[look.degree > K]
     if len(radius) == 0:
         return {}
-    shares = [float((radius > r).double().mean()) for r in CERTIFIED]
+    shares = [certified_share(radius, size) for size in CERTIFIED]
     return dict(zip(CERTIFIED_NAMES, [*shares, float(radius.median())], strict=True))

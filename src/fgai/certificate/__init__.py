@@ -4,7 +4,13 @@ These certify attention space (w + rho, w + delta), not input space.
 """
 
 from fgai.certificate.composition import Composed, composed
-from fgai.certificate.explanation import certified_radius, eviction_costs, guaranteed_overlap, worst_push
+from fgai.certificate.explanation import (
+    certified_radius,
+    certified_share,
+    eviction_costs,
+    guaranteed_overlap,
+    worst_push,
+)
 from fgai.certificate.prediction import Reach, reach
 from fgai.certificate.record import Certificate, certify
 
@@ -13,6 +19,7 @@ __all__ = [
     "Composed",
     "Reach",
     "certified_radius",
+    "certified_share",
     "certify",
     "composed",
     "eviction_costs",

@@ -96,6 +96,16 @@ def certified_radius(attention: Attention, k: int | float = 10, overlap: float =
     return radius.index_put((costs.node[first],), costs.cost[first])
 
 
+def certified_share(radius: Tensor, size: float) -> float:
+    """The share of nodes that a push of this size cannot reach, among those that can lose a member at all; [N] -> 0..1.
+
+    >>> certified_share(torch.tensor([0.1, 0.3, math.inf]), 0.2)
+    0.5
+    """
+    contested = radius[radius.isfinite()]
+    return float((contested > size).double().mean()) if len(contested) else 1.0
+
+
 def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, norm: Norm = "l1") -> Tensor:
     """A perturbation inside the radius that evicts all that can be evicted: the certificate is tight. [E].
 

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from fgai.acceleration import accelerated
 from fgai.adversary import GAINS, AttentionBall
 from fgai.certificate.composition import Composed, composed
-from fgai.certificate.explanation import Norm, certified_radius, guaranteed_overlap
+from fgai.certificate.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
 from fgai.certificate.prediction import reach
 from fgai.divergence import tvd
 from fgai.errors import DataError
@@ -80,9 +80,7 @@ class Certificate:
 
     def share(self, radius: float) -> float:
         """The share of the contested nodes whose whole top k stays at this radius."""
-        if radius == 0 or len(self.contested) == 0:
-            return 1.0
-        return float((self.contested > radius).double().mean())
+        return 1.0 if radius == 0 else certified_share(self.certified, radius)
 
     @property
     def median(self) -> float:
