@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from fgai import backbones, datasets, saved
 from fgai.audit import AuditReport, audit
 from fgai.bench.plan import Cell
-from fgai.files import finite, write_json
+from fgai.files import write_json
 from fgai.graph import degree, need
 from fgai.methods import METHODS
 from fgai.progress import progress
@@ -69,7 +69,7 @@ def audited(cell: Cell, models: Path) -> None:
     report = audit(model, data, seeds=ATTACKS, name=name, watch=() if beside else watch, beside=beside)
     small(report, {view.node for view in beside.views} if beside else {*watch}).save(path)
     if cell.method == "fgai":
-        write_json(HISTORIES / path.name, finite(history))
+        write_json(HISTORIES / path.name, history)
 
 
 def main(models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models")) -> None:

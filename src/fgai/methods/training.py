@@ -28,20 +28,20 @@ TermsOf = Callable[[nn.Module, Part], Terms]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch cost, term by term, and how the model did on the validation nodes when last asked, NaN if never.
+    """What one epoch cost, term by term, and how the model did on the validation nodes when last asked, if ever.
 
-    >>> Epoch(0, {"label": 1.9}, 0.25).said, Epoch(0, {"label": 1.9}, math.nan).said
+    >>> Epoch(0, {"label": 1.9}, 0.25).said, Epoch(0, {"label": 1.9}, None).said
     ('validation F1 0.250', '')
     """
 
     number: int
     terms: Mapping[str, float]
-    val_f1: float
+    val_f1: float | None
 
     @property
     def said(self) -> str:
         """Of the validation, while training goes on."""
-        return "" if math.isnan(self.val_f1) else f"validation F1 {self.val_f1:.3f}"
+        return "" if self.val_f1 is None else f"validation F1 {self.val_f1:.3f}"
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,14 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
         group["lr"] = schedule.rate(number)
     run.model.train()
     told = [_step(run, terms, parts) for parts in source.epoch(number)]
-    f1, loss = run.history[-1].val_f1 if run.history else math.nan, 0.0
+    f1, loss = run.history[-1].val_f1 if run.history else None, 0.0
     due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # the last is kept anyhow
     if due and source.judged:
         f1, loss = source.validate(run.model, call)
     run.history.append(Epoch(number, _mean(told), f1))
     if schedule.keep == "last":
         run.kept, run.chosen = run.model.state_dict(), number
-    elif (f1, -loss) > run.best:
+    elif f1 is not None and (f1, -loss) > run.best:
         run.best, run.kept, run.chosen = (f1, -loss), copy.deepcopy(run.model.state_dict()), number
 
 
