@@ -34,6 +34,7 @@ from fgai.certificate.record import kind_of
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError, SettingError
 from fgai.figures import FIGURES, figure
+from fgai.files import ending
 from fgai.graph import need
 from fgai.methods import FGAI, METHODS, Batches, Epoch, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
@@ -297,8 +298,6 @@ def bench(
 ) -> None:
     """Run the cells of a table that are not finished yet; run it again after a crash to go on."""
     with _errors_in_words():
-        for module in using or ():
-            import_here(module)
         torch.set_num_threads(1)
         how: dict[str, Any] = {"engine": engine, "workers": workers, "using": using or (), "seeds": seeds}
         told = tracker(track) if track else None
@@ -343,8 +342,7 @@ def write_report(
     """Audit and certify models side by side, and write one HTML file to look at."""
     with _errors_in_words():
         _check_push("l1", radius)
-        if out.suffix != ".html":
-            raise DataError(f"this report is an .html file, and {out} is asked for; `fgai audit` writes other kinds")
+        ending(out, (".html",), "a report of models side by side")
         loaded = [saved.load(folder) for folder in folders]
         graph, about = _shared(loaded, data)
         found = {_title(one): one for one in loaded}

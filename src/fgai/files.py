@@ -6,10 +6,12 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fgai.errors import DataError
 
 
 @contextmanager
@@ -25,6 +27,19 @@ def whole(path: Path) -> Iterator[Path]:
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+def ending(path: Path, endings: Iterable[str], what: str) -> str:
+    """The ending of a file's name, if `what` can be saved as such a file; others are refused.
+
+    >>> ending(Path("curves.svg"), (".svg", ".png"), "a figure")
+    '.svg'
+    """
+    *others, last = endings
+    if path.suffix not in (*others, last):
+        known = f"{', '.join(others)} or {last}" if others else last
+        raise DataError(f"{what} is saved as {known}, and {path} ends in {path.suffix or 'nothing'}")
+    return path.suffix
 
 
 def finite(value: Any) -> Any:

@@ -7,8 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fgai.errors import DataError
-from fgai.files import whole
+from fgai.files import ending, whole
 from fgai.registry import Registry
 
 WRITERS: Registry[Callable[[Any], str]] = Registry("format of a report")
@@ -27,9 +26,7 @@ def write(found: Any, path: str | Path) -> None:
 
 def writer_for(path: Path) -> Callable[[Any], str]:
     """The format that the name of a file asks for."""
-    if path.suffix not in WRITERS:
-        raise DataError(f"a report is saved as {', '.join(WRITERS)}, and {path} ends in {path.suffix or 'nothing'}")
-    return WRITERS[path.suffix]
+    return WRITERS[ending(path, WRITERS, "a report")]
 
 
 def in_notebook(found: Any) -> str:

@@ -18,8 +18,7 @@ from fgai.certificate.composition import Composed, composed
 from fgai.certificate.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
 from fgai.certificate.prediction import reach
 from fgai.divergence import tvd
-from fgai.errors import DataError
-from fgai.files import whole
+from fgai.files import ending, whole
 from fgai.metrics import top_overlap
 from fgai.reading import Call, Reader, evaluating, read
 
@@ -164,9 +163,7 @@ def _shares(bound: Composed | None) -> dict[str, float] | None:
 
 def kind_of(path: Path) -> str:
     """The kind of file that a certificate is saved as; others are refused."""
-    if path.suffix not in (".json", ".txt"):
-        raise DataError(f"a certificate is saved as .json or .txt, and {path} ends in {path.suffix or 'nothing'}")
-    return path.suffix
+    return ending(path, (".json", ".txt"), "a certificate")
 
 
 def certify(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fgai.errors import DataError, MissingExtraError
-from fgai.files import whole
+from fgai.errors import MissingExtraError
+from fgai.files import ending, whole
 
 DASHES = ("-", "--", ":", "-.")
 FORMATS = (".svg", ".png")
@@ -41,6 +42,19 @@ def canvas(rows: int, columns: int, width: float = 3.2, height: float = 3.0, **s
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 
+def looks(panels: Mapping[str, Iterable[str]], **cycles: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """How each name is drawn in every panel that has it: a colour of its own, and the next of each cycle.
+
+    >>> looks({"cora": ["gat"], "photo": ["gt", "gat"]}, linestyle=DASHES)["gt"]
+    {'color': 'C1', 'linestyle': '--'}
+    """
+    names = dict.fromkeys(name for panel in panels.values() for name in panel)
+    return {
+        name: {"color": f"C{i}", **{part: of[i % len(of)] for part, of in cycles.items()}}
+        for i, name in enumerate(names)
+    }
+
+
 def save(figure: Any, path: str | Path) -> None:
     """Write a figure to `.svg` or `.png`; the same figure gives the same bytes."""
     path = Path(path)
@@ -55,9 +69,7 @@ def format_of(path: Path) -> str:
     >>> format_of(Path("curves.svg"))
     'svg'
     """
-    if path.suffix not in FORMATS:
-        raise DataError(f"a figure is saved as {' or '.join(FORMATS)}, and {path} ends in {path.suffix or 'nothing'}")
-    return path.suffix[1:]
+    return ending(path, FORMATS, "a figure").removeprefix(".")
 
 
 def _written(figure: Any, kind: str) -> bytes:

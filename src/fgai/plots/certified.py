@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fgai.plots.canvas import DASHES, canvas
+from fgai.plots.canvas import DASHES, canvas, looks
 
 Curve = Sequence[tuple[float, float]]  # radius, share of nodes
 
@@ -18,15 +18,14 @@ def certified_curves(panels: Mapping[str, Mapping[str, Curve]]) -> Any:
     'cora'
     """
     figure, (axes,) = canvas(1, len(panels), sharey=True)
-    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    looks = {name: {"color": f"C{i}", "linestyle": DASHES[i % len(DASHES)]} for i, name in enumerate(names)}
+    drawn = looks(panels, linestyle=DASHES)
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, curve in curves.items():
-            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, **looks[name])
+            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, **drawn[name])
         axis.set(title=title, xlabel="radius (l1, attention space)", xscale="log", ylim=(0, 1.02))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share of nodes whose\nwhole top 10 is certified")
-    for name in names:
-        axes[0].plot([], [], label=name, **looks[name])
+    for name, look in drawn.items():
+        axes[0].plot([], [], label=name, **look)
     axes[0].legend(frameon=False)
     return figure

@@ -7,7 +7,7 @@ from typing import Any
 
 from fgai.audit.record import Curves
 from fgai.methods import Epoch
-from fgai.plots.canvas import DASHES, canvas
+from fgai.plots.canvas import DASHES, canvas, looks
 
 MARKERS = "osD^v"
 DELETED = {"most": "F+, most attended first", "least": "F-, least attended first"}
@@ -23,19 +23,18 @@ def f_curves(panels: Mapping[str, Mapping[str, Curves]]) -> Any:
     ['gat', '']
     """
     figure, axes = canvas(2, len(panels), sharex=True, sharey=True)
-    names = list(dict.fromkeys(name for methods in panels.values() for name in methods))
-    looks = {n: {"color": f"C{i}", "marker": MARKERS[i % len(MARKERS)], "markersize": 4} for i, n in enumerate(names)}
+    drawn = looks(panels, marker=MARKERS, markersize=[4])
     for column, (title, methods) in enumerate(panels.items()):
         axes[0][column].set_title(title)
         for axis, first in zip(axes[:, column], DELETED, strict=True):
             for name, curves in methods.items():
-                axis.plot(curves.shares, curves.clean[first], "-", **looks[name])
-                axis.plot(curves.shares, curves.attacked[first], "--", **looks[name])
+                axis.plot(curves.shares, curves.clean[first], "-", **drawn[name])
+                axis.plot(curves.shares, curves.attacked[first], "--", **drawn[name])
             axis.grid(alpha=0.3)
         axes[1][column].set_xlabel("share of edges deleted")
     for axis, said in zip(axes[:, 0], DELETED.values(), strict=True):
         axis.set_ylabel(f"{said}:\nshare still right")
-    for name, look in looks.items():
+    for name, look in drawn.items():
         axes[1][0].plot([], [], "-", label=name, **look)
     axes[1][0].plot([], [], "--", color="gray", label="attacked")
     axes[1][0].legend(frameon=False, fontsize=8)
