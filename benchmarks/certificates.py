@@ -1,7 +1,7 @@
 """Certificates of the vanilla models, and the strongest attack on them: results/certificates.json, docs/certified.png.
 
 python benchmarks/certificates.py                    # trains what is missing
-python benchmarks/certificates.py --models DIR       # where benchmarks/vanilla.py --models DIR saved them
+python benchmarks/certificates.py --models DIR       # where they are kept: results/cells/models, after `fgai bench`
 """
 
 from __future__ import annotations

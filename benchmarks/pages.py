@@ -46,13 +46,14 @@ def vanilla() -> str:
 
 def audit() -> str:
     """Vanilla GAT on Amazon-Photo, by attack."""
-    rows = read_rows(ROOT / "results/audit-vanilla.json")
+    store = Store(ROOT / "results/cells")
+    rows = [row for cell in Plan.read("table2").cells_of("amazon-photo", "gat", "vanilla") for row in store.rows(cell)]
     columns = ["f1", "g_tvd", "g_jsd", "overlap", "f_slope_plus", "f_slope_minus", "nonuniformity"]
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        for column in columns:
-            found[row.attack][column].append(float(row.metrics[column] or 0))
-    return grid(["attack", *columns], [[name, *(spread(found[name][c]) for c in columns)] for name in ATTACKS])
+    body = [
+        [attack, *(spread([float(row.metrics[name] or 0) for row in rows if row.attack == attack]) for name in columns)]
+        for attack in ATTACKS
+    ]
+    return grid(["attack", *columns], body)
 
 
 def certificates() -> str:

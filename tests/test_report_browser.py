@@ -181,6 +181,20 @@ def test_lines_and_nodes_are_told_apart_without_colour(look, page):
     assert {"kept", "lost", "new", "other"} <= set(styles) and len(set(styles.values())) == len(styles)
 
 
+def test_the_key_of_a_chart_has_the_colours_of_its_curves(look, page):
+    driver = look(page[0])
+    asked, found = driver.execute_script(
+        """const style = getComputedStyle(document.documentElement), probe = document.createElement("i");
+        document.body.append(probe);
+        const plain = (colour) => { probe.style.color = colour; return getComputedStyle(probe).color; };
+        const keys = [...document.querySelectorAll("#charts .key")];
+        const told = keys.map((key) => [...key.querySelectorAll("line")].map((line) => getComputedStyle(line).stroke));
+        const drawn = shown.charts.map((c) => c.series.map((s) => plain(style.getPropertyValue("--line" + s.group))));
+        return [drawn, told];"""
+    )
+    assert asked == found and len({colour for chart in found for colour in chart}) > 1
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_both_themes_can_be_read(driver, look, page, theme):
     wish = {"name": "prefers-color-scheme", "value": theme}

@@ -38,7 +38,7 @@ function draw(chart, holder) {
 function key(series) {
   const dashes = series.dashed ? DASH.join(" ") : "none";
   return sample(series.label, "line", {
-    class: "line" + (series.group % LINES),
+    stroke: `var(--line${series.group % LINES})`,
     "stroke-width": 2,
     "stroke-dasharray": dashes,
   });
