@@ -165,8 +165,9 @@ def test_nothing_to_look_at_is_said_in_words(run, command):
 def test_a_trained_model_is_made_faithful_and_saved_as_the_same_kind(run, tmp_path):
     run("train", "--data", "synthetic", "--epochs", 3, "--seed", 1, "--out", tmp_path / "plain")
     done = run("fit", tmp_path / "plain", "--epochs", 2, "--out", tmp_path / "faithful")
-    assert done.exit_code == 0 and "faithful: test micro-F1" in done.output
     plain, faithful = (saved.load(tmp_path / name) for name in ("plain", "faithful"))
+    now, before = (found.manifest["metrics"]["f1"] for found in (faithful, plain))
+    assert done.exit_code == 0 and f"faithful: test micro-F1 {now:.3f} ({before:.3f} before)" in done.output
     assert type(plain.model) is type(faithful.model)
     assert plain.model.state_dict().keys() == faithful.model.state_dict().keys()
     assert faithful.manifest["method"]["name"] == "fgai" and faithful.manifest["seed"] == 1

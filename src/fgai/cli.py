@@ -106,7 +106,7 @@ def train(
 def fit(
     folder: Annotated[Path, typer.Argument(help="A folder that `fgai train` wrote.")],
     out: Annotated[Path, typer.Option(help="The folder to write the faithful model to.")],
-    preset: Annotated[str, typer.Option(help="default, paper or released.")] = "default",
+    preset: Annotated[str, typer.Option(help="default, links, paper or released.")] = "default",
     epochs: Annotated[int, typer.Option(help="Epochs of re-training.")] = FGAI.epochs,
     checkpoint: Annotated[Path | None, typer.Option(help="A file from which a run that was killed goes on.")] = None,
     batch: Annotated[int, typer.Option(help="Seeds per batch and rank; 0 is the whole graph at once.")] = 0,
@@ -147,7 +147,9 @@ def _fit(
             shape = {name: found.manifest[name] for name in SHAPE}
             made = {"name": "fgai", "preset": preset, **asdict(method)}
             f1 = _save(out, done, graph, shape, _origin(graph, data, seed), made, seed)
-            typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}, saved in {out}")
+            was = found.manifest.get("metrics", {}).get("f1")
+            before = "" if was is None else f" ({was:.3f} before)"
+            typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}{before}, saved in {out}")
 
     return save
 

@@ -80,7 +80,8 @@ class FGAI:
     def preset(cls, name: str = "default", **changed: Any) -> FGAI:
         """The best that was measured; the `paper`'s formulas; what the `released` code does, but for edges it mistakes.
 
-        Those of the ablation take terms out: `without-similarity`, `only-prediction` and so on.
+        `links` is for models that answer for pairs of nodes. Those of the ablation take terms out:
+        `without-similarity`, `only-prediction` and so on.
 
         >>> FGAI.preset("paper", epochs=10).divergence
         'tvd'
@@ -224,6 +225,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adversary": NodeInjection(nodes=20, edges=20, steps=10, step=0.05),
         "fresh": 1,
     },
+    "links": {"divergence": "tvd", "prediction": 100.0},  # answers that hold little: a KL that is hit hard drowns them
     "without-similarity": {"similarity": 0.0},
     "without-prediction": {"prediction": 0.0},
     "without-explanation": {"explanation": 0.0},
