@@ -138,6 +138,17 @@ def test_cells_with_fewer_attacks_or_other_epochs_run_again(tmp_path):
     assert manifest["method"]["epochs"] == 3
 
 
+def test_a_model_on_the_shelf_that_does_not_say_how_long_it_took_is_trained_again(tmp_path):
+    plan = replace(PLAN, methods=("vanilla",), seeds={"synthetic": 1})
+    (cell,) = run(plan, tmp_path, settings=QUICK)
+    shelved = next(tmp_path.glob("models/*/manifest.json"))
+    told = json.loads(shelved.read_text())
+    shelved.write_text(json.dumps({name: value for name, value in told.items() if name != "seconds"}))
+    (tmp_path / f"{cell.name}.json").unlink()
+    run(plan, tmp_path, settings=QUICK)
+    assert Store(tmp_path).rows(cell)[0].seconds > 0 and json.loads(shelved.read_text())["seconds"] > 0
+
+
 def test_a_plan_may_name_the_default_and_leave_a_dataset_out(done):
     plan = replace(PLAN, methods=("fgai:default",), seeds={"synthetic": 2, "cora": 0})
     lines = table_of(plan, done).body

@@ -141,8 +141,8 @@ def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[n
     method = make(cell.preset, **changed) if make else kind(**changed)
     if cell.method == REFINED and (shelf / "manifest.json").exists():
         found = saved.load(shelf)
-        if found.manifest.get("method") == asdict(method):
-            return found.model, method, float(found.manifest.get("seconds", 0.0))
+        if found.manifest.get("method") == asdict(method) and "seconds" in found.manifest:
+            return found.model, method, float(found.manifest["seconds"])
     model = backbones.build(cell.backbone, data, seed=cell.seed)
     if getattr(kind, "refines", False):
         model, *_ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
