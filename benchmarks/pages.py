@@ -23,6 +23,7 @@ from fgai.bench.store import Store
 from fgai.bench.tables import grid, spread, table_of
 
 ROOT = Path(__file__).parent.parent
+CELLS = Store(ROOT / "results/cells")
 ATTACKS = ("none", "injection-20x20", "injection-20x40", "strongest", "explanation")
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -46,8 +47,7 @@ def vanilla() -> str:
 
 def audit() -> str:
     """Vanilla GAT on Amazon-Photo, by attack."""
-    store = Store(ROOT / "results/cells")
-    rows = [row for cell in Plan.read("table2").cells_of("amazon-photo", "gat", "vanilla") for row in store.rows(cell)]
+    rows = [row for cell in Plan.read("table2").cells_of("amazon-photo", "gat", "vanilla") for row in CELLS.rows(cell)]
     columns = ["f1", "g_tvd", "g_jsd", "overlap", "f_slope_plus", "f_slope_minus", "nonuniformity"]
     body = [
         [attack, *(spread([float(row.metrics[name] or 0) for row in rows if row.attack == attack]) for name in columns)]
@@ -86,12 +86,12 @@ Means = dict[tuple[str, str, str, str], dict[str, float]]
 
 def method_means() -> Means:
     """The figures of every dataset, backbone, method and attack, mean over the seeds that all methods have run with."""
-    plan, store = Plan.read("table2"), Store(ROOT / "results/cells")
+    plan = Plan.read("table2")
     found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
     for dataset, backbone in product(sorted(plan.seeds), plan.backbones):
         for cells in zip(*(plan.cells_of(dataset, backbone, method) for method in sorted(plan.methods)), strict=True):
-            if all(store.finished(cell) for cell in cells):
-                for row in (row for cell in cells for row in store.rows(cell)):
+            if all(CELLS.finished(cell) for cell in cells):
+                for row in (row for cell in cells for row in CELLS.rows(cell)):
                     found[row.dataset, row.backbone, row.method, row.attack].append(row)
     return {
         key: {name: mean(float(row.metrics[name] or 0) for row in rows) for name in rows[0].metrics}
@@ -184,7 +184,7 @@ def goals() -> str:
 
 def plan(name: str) -> str:
     """The table of a plan from the finished cells, the paper's numbers beside ours; without rows that have not run."""
-    table = table_of(Plan.read(name), ROOT / "results/cells", beside_paper=True)
+    table = table_of(Plan.read(name), CELLS.folder, beside_paper=True)
     body = [line for line in table.body if line[3] != "0"]
     return grid(table.head, body) + "".join(f"\n- {note}" for note in table.notes) + "\n"
 

@@ -33,6 +33,7 @@ PLAN = Plan(
     notes=("Small graphs differ.",),
     paper={"gat": {"fgai": {"synthetic": [0.5, 0.25]}}},
 )
+ONE = replace(PLAN, methods=("vanilla",), seeds={"synthetic": 1})
 QUICK = Settings(attacks=("injection-20x20",), epochs=2)
 
 
@@ -128,24 +129,21 @@ def test_a_column_that_nothing_fills_is_refused_before_anything_runs(tmp_path, c
 
 
 def test_cells_with_fewer_attacks_or_other_epochs_run_again(tmp_path):
-    plan = replace(PLAN, methods=("vanilla",), seeds={"synthetic": 1})
-    few = Settings(attacks=("injection-20x20",), epochs=2)
-    assert len(run(plan, tmp_path, settings=few)) == 1
-    assert run(plan, tmp_path, settings=few) == []
-    more = replace(few, attacks=("injection-20x20", "injection-20x40"), epochs=3)
-    assert len(run(plan, tmp_path, settings=more)) == 1
+    assert len(run(ONE, tmp_path, settings=QUICK)) == 1
+    assert run(ONE, tmp_path, settings=QUICK) == []
+    more = replace(QUICK, attacks=("injection-20x20", "injection-20x40"), epochs=3)
+    assert len(run(ONE, tmp_path, settings=more)) == 1
     manifest = json.loads(next(tmp_path.glob("models/*/manifest.json")).read_text())
     assert manifest["method"]["epochs"] == 3
 
 
 def test_a_model_on_the_shelf_that_does_not_say_how_long_it_took_is_trained_again(tmp_path):
-    plan = replace(PLAN, methods=("vanilla",), seeds={"synthetic": 1})
-    (cell,) = run(plan, tmp_path, settings=QUICK)
+    (cell,) = run(ONE, tmp_path, settings=QUICK)
     shelved = next(tmp_path.glob("models/*/manifest.json"))
     told = json.loads(shelved.read_text())
     shelved.write_text(json.dumps({name: value for name, value in told.items() if name != "seconds"}))
     (tmp_path / f"{cell.name}.json").unlink()
-    run(plan, tmp_path, settings=QUICK)
+    run(ONE, tmp_path, settings=QUICK)
     assert Store(tmp_path).rows(cell)[0].seconds > 0 and json.loads(shelved.read_text())["seconds"] > 0
 
 

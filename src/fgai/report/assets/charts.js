@@ -9,9 +9,13 @@ function axis(label, size) {
   return { label, size, labelSize: 20, stroke: () => colour("ink"), grid: rule, ticks: rule, values };
 }
 
+function hue(series) {
+  return "line" + (series.group % LINES);
+}
+
 function plotted(chart, series) {
   return {
-    stroke: () => colour("line" + (series.group % LINES)),
+    stroke: () => colour(hue(series)),
     width: 2,
     dash: series.dashed ? DASH : [],
     points: { show: chart.x.length < 30, size: 6 },
@@ -38,7 +42,7 @@ function draw(chart, holder) {
 function key(series) {
   const dashes = series.dashed ? DASH.join(" ") : "none";
   return sample(series.label, "line", {
-    stroke: `var(--line${series.group % LINES})`,
+    stroke: `var(--${hue(series)})`,
     "stroke-width": 2,
     "stroke-dasharray": dashes,
   });
