@@ -325,6 +325,13 @@ def test_more_members_never_make_it_weaker(more):
     assert gained(wider, "flips") >= gained(STRONGEST, "flips")
 
 
+def test_its_members_share_their_places(monkeypatch):
+    made, place = [], NodeInjection.place
+    monkeypatch.setattr(NodeInjection, "place", lambda self, graph: made.append(self.edges) or place(self, graph))
+    gained(replace(STRONGEST, restarts=2), "kl")
+    assert made == [3, 6, 3, 6]
+
+
 CHANGES = {
     "nothing": Perturbation(),
     "nodes": Perturbation(x=torch.randn(2, 3), added=edge_index([(5, 0), (0, 5)])),

@@ -30,13 +30,13 @@ ADVERSARIES: Registry[Any] = Registry("adversary")
 
 
 class Best:
-    """The best perturbation offered so far; the first is to do nothing."""
+    """The best perturbation offered so far; the first is to do nothing, of which `clean` is the reading."""
 
-    def __init__(self, read: Reader, graph: Data, gain: Gain) -> None:
-        self._read, self._graph, self._gain = read, graph, gain
+    def __init__(self, read: Reader, graph: Data, gain: Gain, clean: Reading | None = None) -> None:
+        self._read, self._graph, self.gain = read, graph, gain
         self.perturbation = Perturbation()
         with torch.no_grad():
-            self.value = _number(gain(read(graph)))
+            self.value = _number(gain(clean or read(graph)))
 
     def offer(self, perturbation: Perturbation, value: Tensor) -> None:
         """Keep this perturbation if it gains more."""
@@ -46,7 +46,7 @@ class Best:
     def try_on(self, perturbation: Perturbation) -> None:
         """Read under this perturbation, without gradients, and keep it if it gains more."""
         with torch.no_grad():
-            self.offer(perturbation, self._gain(perturbation.read(self._read, self._graph)))
+            self.offer(perturbation, self.gain(perturbation.read(self._read, self._graph)))
 
     def reading(self) -> Attacked:
         """The reading under the best perturbation, with gradients to the model's parameters if they are asked for."""

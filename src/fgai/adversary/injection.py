@@ -58,6 +58,11 @@ class Place:
         reading = read(graph)
         return Attacked(reading.logits, reading.attention, self.change(x), graph)
 
+    def offer(self, read: Reader, x: Tensor, best: Best) -> None:
+        """Let `best` judge these features."""
+        with torch.no_grad():
+            best.offer(self.change(x), best.gain(self.read(read, x)))
+
 
 Seen = Callable[[Tensor, Tensor], None]
 
@@ -91,11 +96,13 @@ class NodeInjection:
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> Attacked:
         """The worst reading found."""
-        place, best = self.place(graph), Best(read, graph, gain)
-        x = self.climb(read, place, self.start(place), gain, lambda x, value: best.offer(place.change(x), value))
-        with torch.no_grad():
-            best.offer(place.change(x), gain(place.read(read, x)))
-        return best.reading()
+        return self.search(read, self.place(graph), Best(read, graph, gain)).reading()
+
+    def search(self, read: Reader, place: Place, best: Best) -> Best:
+        """Offer what lies on the way up the gain of `best`, from a start at this place."""
+        x = self.climb(read, place, self.start(place), best.gain, lambda x, value: best.offer(place.change(x), value))
+        place.offer(read, x, best)
+        return best
 
     def place(self, graph: Data) -> Place:
         """The graph with the injected nodes linked to it, their features still open."""

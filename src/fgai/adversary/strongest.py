@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
+from operator import attrgetter
 
 import torch
 from torch_geometric.data import Data
@@ -49,10 +50,15 @@ class Strongest:
         """The worst reading found by any member."""
         with torch.no_grad():
             clean = read(graph).detach()
-        best = Best(read, graph, gain)
-        for member, climbed in product(self.members(), (gain, *(GAINS[name](clean) for name in self.climbing))):
-            with suppress(NoSlopeError):  # the gain that is asked for may only judge
-                best.try_on(member(read, graph, climbed).perturbation)
+        best, climbing = Best(read, graph, gain, clean), [gain, *(GAINS[name](clean) for name in self.climbing)]
+        for _, some in groupby(self.members(), attrgetter("seed", "edges")):  # those that share a place
+            members = list(some)
+            place = members[0].place(graph)
+            for member, climbed in product(members, climbing):
+                with suppress(NoSlopeError):  # the gain that is asked for may only judge
+                    found = member.search(read, place, Best(read, graph, climbed, clean)).perturbation
+                    if found.x is not None:
+                        place.offer(read, found.x, best)
         return best.reading()
 
     def members(self) -> Iterator[NodeInjection]:
