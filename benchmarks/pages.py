@@ -28,23 +28,6 @@ ATTACKS = ("none", "injection-20x20", "injection-20x40", "strongest", "explanati
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def vanilla() -> str:
-    """Micro-F1 of plain training, by backbone and dataset, the paper's in brackets."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in read_rows(ROOT / "results/vanilla.json"):
-        found[row.backbone, row.dataset].append(float(row.metrics["f1"] or 0))
-    told = Plan.read("table2").paper or {}
-    paper = {(name, column): told[name]["vanilla"][column][0] for name in told for column in told[name]["vanilla"]}
-    columns = ["amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics"]
-    return grid(
-        ["", *columns],
-        [
-            [name, *(f"{spread(found[name, column])} ({paper[name, column]:.3f})" for column in columns)]
-            for name in ("gat", "gatv2", "gt")
-        ],
-    )
-
-
 def audit() -> str:
     """Vanilla GAT on Amazon-Photo, by attack."""
     rows = [row for cell in Plan.read("table2").cells_of("amazon-photo", "gat", "vanilla") for row in CELLS.rows(cell)]
@@ -224,7 +207,6 @@ def scale_plan() -> str:
 
 
 FIGURES: dict[str, Callable[[], str]] = {
-    "vanilla": vanilla,
     "audit": audit,
     "certificates": certificates,
     "composition": composition,
