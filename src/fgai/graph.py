@@ -133,7 +133,11 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
 
 def add_edges(data: Data, edge_index: Tensor) -> Data:
     """The graph with `edge_index` as further edges; their attributes are filled as `add_nodes` fills them."""
-    return add_nodes(data, torch.zeros(0, need(data, "x").size(1), dtype=need(data, "x").dtype), edge_index)
+    return add_nodes(
+        data,
+        torch.zeros(0, need(data, "x").size(1), dtype=need(data, "x").dtype, device=need(data, "x").device),
+        edge_index,
+    )
 
 
 def delete_edges(data: Data, gone: Tensor) -> Data:

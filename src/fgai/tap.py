@@ -274,7 +274,7 @@ def _edited(site: str, call: _Call, edit: Edit) -> _Call:
 
 def _empty(edge_index: Tensor) -> _Call:
     """Layers skip their softmax where there is no edge."""
-    nothing = torch.empty(0, 1)
+    nothing = torch.empty(0, 1, device=edge_index.device)
     return _Call(nothing, nothing, edge_index[1], 0)
 
 

@@ -52,7 +52,9 @@ class AttentionBall:
         generator = torch.Generator().manual_seed(self.seed)
         delta = {}
         for site, place in places.items():
-            noise = torch.randn(place.weight.shape, generator=generator, dtype=place.weight.dtype)
+            noise = torch.randn(place.weight.shape, generator=generator, dtype=place.weight.dtype).to(
+                place.weight.device
+            )
             delta[site] = self._project(0.01 * self.radius * noise, place)
         with still(read.model):
             for number in range(self.steps):

@@ -53,7 +53,9 @@ class FeatureBall:
             return PROJECTIONS[self.norm](flat, row, x.size(0), self.radius).view(values.shape)
 
         generator = torch.Generator().manual_seed(self.seed)
-        delta = project(0.01 * self.radius * torch.randn(values.shape, generator=generator, dtype=values.dtype))
+        delta = project(
+            0.01 * self.radius * torch.randn(values.shape, generator=generator, dtype=values.dtype).to(values.device)
+        )
         with still(read.model):
             for _ in range(self.steps):
                 delta.requires_grad_()
@@ -65,9 +67,11 @@ class FeatureBall:
         return best.reading()
 
     def _free(self, row: Tensor, nodes: int) -> Tensor:
-        return torch.zeros(nodes, dtype=torch.bool).index_fill_(0, chosen(self.targets, nodes), True)[row]
+        return (
+            torch.zeros(nodes, dtype=torch.bool).index_fill_(0, chosen(self.targets, nodes), True).to(row.device)[row]
+        )
 
 
 def _rows(x: Tensor) -> Tensor:
     """The node of each entry of a dense matrix, flattened."""
-    return torch.arange(x.size(0)).repeat_interleave(x.size(1))
+    return torch.arange(x.size(0), device=x.device).repeat_interleave(x.size(1))

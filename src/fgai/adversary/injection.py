@@ -112,7 +112,7 @@ class NodeInjection:
     def start(self, place: Place) -> Tensor:
         """Random features near the middle of the box; [nodes, F]."""
         box, generator = place.box, torch.Generator().manual_seed(self.seed)
-        noise = torch.randn(self.nodes, box.low.numel(), generator=generator, dtype=box.low.dtype)
+        noise = torch.randn(self.nodes, box.low.numel(), generator=generator, dtype=box.low.dtype).to(box.low.device)
         return box.clamp((box.low + box.high) / 2 + 0.1 * box.half * noise)
 
     def climb(self, read: Reader, place: Place, x: Tensor, gain: Gain, seen: Seen = lambda x, value: None) -> Tensor:
@@ -134,7 +134,7 @@ class NodeInjection:
             return Box(x.min(0).values, x.max(0).values)
         low, high = self.box
         dtype = x.dtype if x.is_floating_point() else torch.float
-        return Box(torch.full((x.size(1),), low, dtype=dtype), torch.full((x.size(1),), high, dtype=dtype))
+        return Box(*(torch.full((x.size(1),), end, dtype=dtype, device=x.device) for end in (low, high)))
 
     def _links(self, graph: Data) -> Tensor:
         """Both directions of the links; a node's first links do not depend on how many it has; [2, 2 nodes edges]."""

@@ -67,7 +67,9 @@ class EdgeRewiring:
 
     def _candidates(self, taken: Tensor, nodes: int, generator: torch.Generator) -> Tensor:
         """Random pairs that are not taken; [2, <= max(pool, added)]."""
-        pairs = pairs_of(torch.randint(nodes, (2, 2 * max(self.pool, self.added)), generator=generator))
+        pairs = pairs_of(
+            torch.randint(nodes, (2, 2 * max(self.pool, self.added)), generator=generator).to(taken.device)
+        )
         pairs = pairs[:, locate(pairs, taken) < 0]
         return pairs[:, torch.randperm(pairs.size(1), generator=generator)[: max(self.pool, self.added)]]
 
@@ -77,15 +79,15 @@ class EdgeRewiring:
         """The change, with `plus` more links added and `minus` more dropped: those that promise most now."""
         now = change.apply(graph)
         links = pairs_of(need(now, "edge_index"))
-        new = self._candidates(torch.cat([links, change.dropped], 1), int(now.num_nodes or 0), draw)
+        new = self._candidates(torch.cat([links, change.dropped.to(links)], 1), int(now.num_nodes or 0), draw)
         worth_new, worth_old = _worth(read, now, gain, new, links)
-        own = locate(links, change.added) >= 0  # what was added is not dropped again
+        own = locate(links, change.added.to(links)) >= 0  # what was added is not dropped again
         more = new[:, _best(worth_new, plus)]
         less = links[:, _best(worth_old.masked_fill(own, -torch.inf), minus)]
         return replace(
             change,
-            added=torch.cat([change.added, undirected(more)], 1),
-            dropped=torch.cat([change.dropped, undirected(less)], 1),
+            added=torch.cat([change.added.to(more), undirected(more)], 1),
+            dropped=torch.cat([change.dropped.to(less), undirected(less)], 1),
         )
 
 
@@ -99,7 +101,7 @@ def _worth(read: Reader, graph: Data, gain: Gain, new: Tensor, links: Tensor) ->
     nudge = {site: torch.zeros_like(a.weight).requires_grad_() for site, a in seen.items()}
     reading = read(wide, plus_weight=nudge, plus_score=silent)
     slopes = slopes_of(gain(reading), list(nudge.values()))
-    add, drop = torch.zeros(new.size(1)), torch.zeros(links.size(1))
+    add, drop = (torch.zeros(some.size(1), device=some.device) for some in (new, links))
     for a, slope in zip(reading.attention.values(), slopes, strict=True):
         odds = a.weight.detach() * math.exp(-SILENT)  # of a new edge, were it heard
         add += _along(a, slope * odds / (1 + odds), new)

@@ -50,4 +50,4 @@ def _answers(clean: Reading) -> Tensor:
 
 
 def _everyone(clean: Reading) -> Tensor:
-    return torch.ones(len(clean.logits), dtype=torch.bool)
+    return torch.ones(len(clean.logits), dtype=torch.bool, device=clean.logits.device)

@@ -26,7 +26,7 @@ def laplacian_encodings(edge_index: Tensor, num_nodes: int, size: int = 8, toler
     vectors = _leading(_normalised_adjacency(edge_index, num_nodes), found + 1, tolerance)[:, 1:]
     largest = np.abs(vectors).argmax(axis=0)
     vectors = vectors * np.sign(vectors[largest, np.arange(found)])
-    return torch.from_numpy(np.pad(vectors, ((0, 0), (0, size - found)))).float()
+    return torch.from_numpy(np.pad(vectors, ((0, 0), (0, size - found)))).float().to(edge_index.device)
 
 
 def _normalised_adjacency(edge_index: Tensor, num_nodes: int) -> sp.csr_matrix:

@@ -60,8 +60,8 @@ def eviction_costs(attention: Attention, k: int | float = 10, norm: Norm = "l1")
         raise SettingError(f"norm is {norm!r}; there is l1, l2 and linf")
     rows = _sorted(attention, k)
     possible = torch.minimum(rows.quota, rows.size - rows.quota)
-    node = torch.arange(len(possible)).repeat_interleave(possible)
-    members = torch.arange(len(node)) - (possible.cumsum(0) - possible)[node] + 1
+    node = torch.arange(len(possible), device=possible.device).repeat_interleave(possible)
+    members = torch.arange(len(node), device=node.device) - (possible.cumsum(0) - possible)[node] + 1
     edge = rows.start[node] + rows.quota[node]  # the first place outside the top k
     return Costs(node, members, _COST[norm](rows.weight, edge, members), rows.quota)
 
@@ -92,7 +92,7 @@ def certified_radius(attention: Attention, k: int | float = 10, overlap: float =
     costs = eviction_costs(attention, k, norm)
     allowed = ((1.0 - overlap) * costs.quota.double() + 1e-9).floor().long()
     first = costs.members == allowed[costs.node] + 1
-    radius = torch.full((len(costs.quota),), math.inf, dtype=torch.double)
+    radius = torch.full((len(costs.quota),), math.inf, dtype=torch.double, device=costs.quota.device)
     return radius.index_put((costs.node[first],), costs.cost[first])
 
 
@@ -116,7 +116,7 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
     costs, rows = eviction_costs(once, k, norm), _sorted(once, k)
     inside = costs.cost < radius  # strictly: weights that only tie need not change places
     lost = sum_by(inside.long(), costs.node, len(rows.quota))
-    nothing = torch.zeros(len(lost), dtype=torch.double)
+    nothing = torch.zeros(len(lost), dtype=torch.double, device=lost.device)
     price = nothing.scatter_reduce(0, costs.node[inside], costs.cost[inside], "amax")
     edge, some = rows.start + rows.quota, lost > 0
     level = torch.zeros_like(price)
@@ -166,7 +166,7 @@ def _over_members(members: Tensor, term: Callable[[Tensor, int], Tensor]) -> Ten
     """Sum over i = 1 .. m of term(i), entry by entry: differences of running totals would lose the small costs."""
     most_first = members.argsort(descending=True)
     how_many = len(members) - degree(members, int(members.max()) + 1 if len(members) else 1).cumsum(0)
-    total = torch.zeros(len(members), dtype=torch.double)
+    total = torch.zeros(len(members), dtype=torch.double, device=members.device)
     for i, count in enumerate(how_many.tolist()[:-1], start=1):
         at = most_first[:count]
         total[at] += term(at, i)

@@ -69,7 +69,7 @@ def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | Non
     reading = read(data, plus_weight={site: delta})
     clean, target = two_columns(reading), reading.attention[site].target
     value = torch.stack([torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T], dim=2)
-    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype)
+    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
     with torch.no_grad():
         moved = two_columns(read(data, plus_weight={site: draw})) - clean
         told = sum_by(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)

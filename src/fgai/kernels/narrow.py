@@ -32,7 +32,7 @@ class Narrow:
         >>> narrow.targets, narrow.edges
         (tensor([1, 3]), tensor([0, 3]))
         """
-        moved = torch.zeros(full.num_sources, dtype=torch.bool).index_fill(0, rows, True)
+        moved = torch.zeros(full.num_sources, dtype=torch.bool, device=rows.device).index_fill(0, rows, True)
         reached = moved.clone().index_fill(0, full.target[moved[full.source]], True)
         targets, edges = reached.nonzero()[:, 0], reached[full.target].nonzero()[:, 0]
         if 2 * len(edges) > len(full.source):

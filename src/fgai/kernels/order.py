@@ -91,7 +91,7 @@ class EdgeOrder:
     @cached_property
     def in_order(self) -> bool:
         """The edges are the entries of A as they lie: nothing needs to be moved."""
-        return not self.repeats and torch.equal(self.edge, torch.arange(len(self.edge)))
+        return not self.repeats and torch.equal(self.edge, torch.arange(len(self.edge), device=self.edge.device))
 
     @cached_property
     def incoming(self) -> Segments:

@@ -71,7 +71,7 @@ class GNNGuard(Purified):
         x, edges = need(data, "x"), need(data, "edge_index")
         old, new = parts(x) or (x.detach(), None)
         known = (edges < len(old)).all(0)
-        found = torch.zeros(edges.size(1))
+        found = torch.zeros(edges.size(1), device=edges.device)
         found[known] = _once(edges, old, lambda: _likeness(old, edges[:, known]))
         if new is not None:  # injected nodes, whose features an attack moves
             ends, at = edges[:, ~known].unique(return_inverse=True)
@@ -95,7 +95,7 @@ class GNNSVD(Purified):
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges with the least value in the approximation; [E]."""
         edges = need(data, "edge_index")
-        return _once(edges, self, lambda: self._least(edges.numpy(), int(data.num_nodes or 0)))
+        return _once(edges, self, lambda: self._least(edges.cpu().numpy(), int(data.num_nodes or 0)).to(edges.device))
 
     def _least(self, edges: np.ndarray, nodes: int) -> Tensor:
         adjacency = coo_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes)).tocsr()
@@ -135,7 +135,7 @@ class ProGNN(Purified):
                 f"give a smaller graph, a larger limit than {self.limit:,}, or take gnn-svd"
             )
         source, target = need(data, "edge_index")
-        adjacency = torch.zeros(nodes, nodes)
+        adjacency = torch.zeros(nodes, nodes, device=source.device)
         adjacency[source, target] = adjacency[target, source] = 1
         found = adjacency
         for _ in range(self.steps):
@@ -153,7 +153,7 @@ def _shrunk(matrix: Tensor, by: float) -> Tensor:
 def _least(value: Tensor, share: float) -> Tensor:
     """Mask of that share of all edges with the least value; [E]."""
     least = value.argsort(stable=True)[: round(share * len(value))]
-    return torch.zeros(len(value), dtype=torch.bool).index_fill_(0, least, True)
+    return torch.zeros(len(value), dtype=torch.bool, device=value.device).index_fill_(0, least, True)
 
 
 def _likeness(x: Tensor, edges: Tensor) -> Tensor:
@@ -161,15 +161,19 @@ def _likeness(x: Tensor, edges: Tensor) -> Tensor:
     rows: Any = _csr(x)
     size = np.sqrt(np.asarray(rows.multiply(rows).sum(1))).ravel()
     rows = diags(1 / np.where(size > 0, size, 1)) @ rows
-    pieces = [rows[a].multiply(rows[b]).sum(1) for a, b in (part.numpy() for part in edges.split(AT_ONCE, dim=1))]
-    return torch.from_numpy(np.concatenate([np.asarray(piece).ravel() for piece in pieces] or [np.zeros(0)])).float()
+    pieces = [rows[a].multiply(rows[b]).sum(1) for a, b in (part.cpu().numpy() for part in edges.split(AT_ONCE, dim=1))]
+    return (
+        torch.from_numpy(np.concatenate([np.asarray(piece).ravel() for piece in pieces] or [np.zeros(0)]))
+        .float()
+        .to(edges.device)
+    )
 
 
 def _csr(x: Tensor) -> csr_matrix:
     if not x.is_sparse:
-        return csr_matrix(x.numpy())
+        return csr_matrix(x.cpu().numpy())
     x = x.coalesce()
-    return csr_matrix((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape))
+    return csr_matrix((x.values().cpu().numpy(), x.indices().cpu().numpy()), shape=tuple(x.shape))
 
 
 def _dense(x: Tensor, rows: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def f_curve(
     order = deletion_order(explanation, edges, first, among)
     curve = []
     for share in shares:
-        gone = torch.zeros(edges.size(1), dtype=torch.bool)
+        gone = torch.zeros(edges.size(1), dtype=torch.bool, device=edges.device)
         gone[order[: round(share * edges.size(1))]] = True
         with torch.no_grad():
             answers = read(delete_edges(graph, gone)).probs[: len(y)].argmax(-1)

@@ -34,6 +34,6 @@ def as_attention(explanation: Explanation) -> Attention:
 def random_attention(attention: Attention, seed: int = 0) -> Attention:
     """Random weights on the same edges, summing to one over a target: the floor for any explanation."""
     once, generator = attention.mean().coalesce(), torch.Generator().manual_seed(seed)
-    draw = torch.rand(once.weight.shape, generator=generator, dtype=once.weight.dtype)
+    draw = torch.rand(once.weight.shape, generator=generator, dtype=once.weight.dtype).to(once.weight.device)
     total = sum_by(draw, once.target, once.num_targets)
     return replace(once, weight=draw / total[once.target])

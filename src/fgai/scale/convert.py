@@ -54,10 +54,10 @@ def write_store(
 
 def convert(graph: Data, folder: str | Path, origin: Mapping[str, Any] | None = None) -> Store:
     """Write a PyG graph: its edges, every tensor that has a row per node, and where it comes from."""
-    nodes, ends = int(graph.num_nodes or 0), need(graph, "edge_index").numpy()
+    nodes, ends = int(graph.num_nodes or 0), need(graph, "edge_index").cpu().numpy()
     tensors = {name: value for name, value in graph.to_dict().items() if isinstance(value, Tensor)}
     rows = {name: value for name, value in tensors.items() if name != "edge_index" and graph.is_node_attr(name)}
-    arrays = {name: [(value.to_dense() if value.is_sparse else value).numpy()] for name, value in rows.items()}
+    arrays = {name: [(value.to_dense() if value.is_sparse else value).cpu().numpy()] for name, value in rows.items()}
     return write_store(folder, nodes, lambda: [ends], arrays, origin)
 
 
