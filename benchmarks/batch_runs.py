@@ -13,11 +13,12 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai import FGAI, NodeInjection, backbones, ranks
+from fgai import FGAI, NodeInjection, backbones
+from fgai import distributed as ranks
 from fgai.backbones import base, gat
-from fgai.graph import need
-from fgai.reading import by_name
-from fgai.scale import Loader, Store
+from fgai.graph import require
+from fgai.large import DiskGraph, Loader
+from fgai.reading import call_by_signature
 
 FEATURES, CLASSES, DEGREE = 64, 16, 10
 PIECE = 500_000
@@ -106,11 +107,11 @@ class Memory:
 
 def opened(folder: Path, nodes: int, batch: int, fanout: tuple[int, ...], count: int) -> Timed:
     """So many batches around random seeds."""
-    store = Store(folder / f"{nodes}")
-    wanted = (count + 2) * batch * ranks.world()
+    store = DiskGraph(folder / f"{nodes}")
+    wanted = (count + 2) * batch * ranks.world_size()
     seeds = torch.randint(nodes, (2 * wanted,), generator=torch.Generator().manual_seed(0)).unique()
     seeds = seeds[torch.randperm(len(seeds), generator=torch.Generator().manual_seed(1))[:wanted]]
-    return Timed(Loader(store, fanout, batch=min(batch, len(seeds) // (count + 2)), seeds=seeds), count)
+    return Timed(Loader(store, fanout, batch=min(batch, len(seeds) // (count + 2)), seed_nodes=seeds), count)
 
 
 def model_for_all() -> nn.Module:
@@ -128,7 +129,7 @@ def plain(batches: Timed) -> None:
     for batch in batches:
         optimizer.zero_grad()
         seeds = batch.batch_size
-        nn.functional.cross_entropy(by_name(model, batch)[:seeds], need(batch, "y")[:seeds]).backward()
+        nn.functional.cross_entropy(call_by_signature(model, batch)[:seeds], require(batch, "y")[:seeds]).backward()
         optimizer.step()
     for module in modules:
         module.dropout = kept

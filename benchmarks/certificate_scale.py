@@ -13,9 +13,8 @@ import time
 import torch
 
 from fgai.attention import Attention
-from fgai.bench.costs import Cost, write_costs
-from fgai.bench.rows import peak_mb
-from fgai.certificate import certified_radius
+from fgai.bench.results import Cost, peak_mb, write_costs
+from fgai.certificates import certified_radius
 
 COMMAND = "python benchmarks/certificate_scale.py"
 

@@ -18,18 +18,18 @@ from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
 from fgai.acceleration import accelerated
-from fgai.adversary import GAINS, AttentionBall
-from fgai.adversary.gains import soft_topk
-from fgai.audit.run import CERTIFIED
-from fgai.bench.rows import Row, peak_mb, read_rows, write_rows
+from fgai.adversaries import GAINS, AttentionBall
+from fgai.adversaries.gains import soft_topk
+from fgai.auditing.audit import CERTIFIED
+from fgai.bench.results import Row, peak_mb, read_rows, write_rows
 from fgai.bench.run import K, certified
-from fgai.certificate import composed, guaranteed_overlap, reach
+from fgai.certificates import guaranteed_overlap, interval_bounds, prediction_bound
 from fgai.divergence import tvd
 from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
 from fgai.plots import certified_curves
 from fgai.progress import progress
-from fgai.reading import Reader, Reading, evaluating
+from fgai.reading import Reader, Reading, eval_mode
 
 OUT, FIGURE, STEPS, RADIUS = Path("results/certificates.json"), Path("docs/certified.png"), 200, 0.05
 FIRST = (0.0001, 0.001, 0.01, 0.05)
@@ -45,7 +45,7 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
     data = backbones.BACKBONES[backbone].prepare(datasets.compact(data))
     model = trained(dataset, backbone, data, models)
     read = Reader(model)
-    with evaluating(model), accelerated(model):
+    with eval_mode(model), accelerated(model):
         with torch.no_grad():
             clean = read(data).detach()
         metrics = certified(look := clean.explanation)
@@ -67,9 +67,9 @@ def trained(dataset: str, backbone: str, data: Data, models: Path | None) -> nn.
 def sure(read: Reader, data: Data) -> dict[str, float | None]:
     """The share of nodes whose class no push of the first layer changes, where there is a bound at all."""
     found: dict[str, float | None] = {}
-    with evaluating(read.model):
+    with eval_mode(read.model):
         for radius in FIRST:
-            for bound in composed(read, data, radius).values():
+            for bound in interval_bounds(read, data, radius).values():
                 if bound is not None:
                     found[f"class_sure_{radius:g}"] = float(bound.kept.double().mean())
     return found
@@ -77,7 +77,7 @@ def sure(read: Reader, data: Data) -> dict[str, float | None]:
 
 def under_attack(read: Reader, data: Data, clean: Reading) -> dict[str, float | None]:
     """What 200 steps inside the ball reach, and at how many nodes that is beyond the certificate."""
-    attack, far = AttentionBall(RADIUS, "l1", steps=STEPS), reach(read, data)
+    attack, far = AttentionBall(RADIUS, "l1", steps=STEPS), prediction_bound(read, data)
     assert far is not None
     explained = attack(read, data, soft_topk(clean, K)).detach()
     answered = attack(read, data, GAINS["kl"](clean)).detach()

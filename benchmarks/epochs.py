@@ -16,11 +16,10 @@ from torch import nn
 
 from fgai import FGAI, backbones, datasets
 from fgai.backbones import base, gat, gt
-from fgai.bench.costs import Cost, write_costs
-from fgai.bench.rows import peak_mb
-from fgai.graph import need
+from fgai.bench.results import Cost, peak_mb, write_costs
+from fgai.graph import require
 from fgai.progress import progress
-from fgai.reading import by_name, evaluating
+from fgai.reading import call_by_signature, eval_mode
 
 COMMAND = "python benchmarks/epochs.py"
 EPOCHS = {"amazon-photo": 20, "coauthor-physics": 10}  # as many as an adversary keeps two places for
@@ -31,17 +30,17 @@ def plain(dataset: str, backbone: str) -> float:
     for module in (base, gat, gt):
         module.dropout = nn.functional.dropout  # pyright: ignore[reportAttributeAccessIssue]
     data = backbones.BACKBONES[backbone].prepare(datasets.load(dataset, seed=0))
-    model, known, labels = backbones.build(backbone, data), need(data, "train_mask"), need(data, "y")
+    model, known, labels = backbones.build(backbone, data), require(data, "train_mask"), require(data, "y")
     optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=5e-4)
     epochs = 3 if dataset == "coauthor-physics" else 10
     start = time.process_time()
     for _ in range(epochs):
         model.train()
         optimizer.zero_grad()
-        nn.functional.cross_entropy(by_name(model, data)[known], labels[known]).backward()
+        nn.functional.cross_entropy(call_by_signature(model, data)[known], labels[known]).backward()
         optimizer.step()
-        with evaluating(model), torch.no_grad():
-            by_name(model, data)
+        with eval_mode(model), torch.no_grad():
+            call_by_signature(model, data)
     return (time.process_time() - start) / epochs
 
 

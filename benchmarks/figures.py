@@ -16,10 +16,10 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
-from fgai.audit import AuditReport, audit
+from fgai.auditing import AuditReport, audit
 from fgai.bench.plan import Cell
 from fgai.files import write_json
-from fgai.graph import degree, need
+from fgai.graph import degree, require
 from fgai.methods import METHODS
 from fgai.progress import progress
 
@@ -62,12 +62,14 @@ def audited(cell: Cell, models: Path) -> None:
     data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))
     data = backbones.BACKBONES[cell.backbone].prepare(data)
     model, history = trained(cell, data, models)
-    size = degree(need(data, "edge_index")[1], need(data, "y").numel())
-    watch = ((size >= SMALL[0]) & (size <= SMALL[1])).nonzero().flatten()[:WATCHED].tolist()
-    beside = AuditReport.load(first) if first.exists() else None
+    size = degree(require(data, "edge_index")[1], require(data, "y").numel())
+    show_nodes = ((size >= SMALL[0]) & (size <= SMALL[1])).nonzero().flatten()[:WATCHED].tolist()
+    reference = AuditReport.load(first) if first.exists() else None
     name = f"{cell.backbone} {cell.method}"
-    report = audit(model, data, seeds=ATTACKS, name=name, watch=() if beside else watch, beside=beside)
-    small(report, {view.node for view in beside.views} if beside else {*watch}).save(path)
+    report = audit(
+        model, data, seeds=ATTACKS, name=name, show_nodes=() if reference else show_nodes, reference=reference
+    )
+    small(report, {view.node for view in reference.views} if reference else {*show_nodes}).save(path)
     if cell.method == "fgai":
         write_json(HISTORIES / path.name, history)
 

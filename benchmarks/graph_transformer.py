@@ -12,8 +12,7 @@ import time
 import torch
 
 from fgai import backbones, datasets
-from fgai.bench.costs import Cost, write_costs
-from fgai.bench.rows import peak_mb
+from fgai.bench.results import Cost, peak_mb, write_costs
 from fgai.datasets.split import split_nodes
 from fgai.methods import Vanilla
 

@@ -22,9 +22,8 @@ from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from fgai import accelerated, backbones, datasets
 from fgai.backbones import base, gat, gt
-from fgai.bench.costs import Cost, write_costs
-from fgai.bench.rows import peak_mb
-from fgai.graph import need
+from fgai.bench.results import Cost, peak_mb, write_costs
+from fgai.graph import require
 from fgai.progress import progress
 
 COMMAND = "python benchmarks/kernels.py"
@@ -46,7 +45,7 @@ def best(run: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 def step(model: nn.Module, data: Data, names: Sequence[str]) -> Callable[[], None]:
     """One training step: forward and backward."""
-    known, labels = need(data, "train_mask"), need(data, "y")
+    known, labels = require(data, "train_mask"), require(data, "y")
 
     def run() -> None:
         model.zero_grad()

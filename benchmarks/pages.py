@@ -16,14 +16,12 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from fgai.bench.costs import read_costs
 from fgai.bench.plan import Plan, plans
-from fgai.bench.rows import Row, read_rows
-from fgai.bench.store import Store
+from fgai.bench.results import CellStore, Row, read_costs, read_rows
 from fgai.bench.tables import grid, spread, table_of
 
 ROOT = Path(__file__).parent.parent
-CELLS = Store(ROOT / "results/cells")
+CELLS = CellStore(ROOT / "results/cells")
 ATTACKS = ("none", "injection-20x20", "injection-20x40", "strongest", "explanation")
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
-from fgai.bench.costs import Cost, write_costs
+from fgai.bench.results import Cost, write_costs
 from fgai.tap import Tap
 
 COMMAND = "python benchmarks/reading.py"

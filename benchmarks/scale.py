@@ -25,18 +25,19 @@ import typer
 from scipy.optimize import nnls
 
 from batch_runs import QUICK, Memory, Pieces, faithful, model_for_all, opened, plain, sampling
-from fgai import FGAI, datasets, ranks, read, saved
+from fgai import FGAI, datasets, read, saved
+from fgai import distributed as ranks
 from fgai.acceleration import accelerated
-from fgai.audit.trial import calm, measure, under
-from fgai.bench.attacks import ATTACKS
-from fgai.bench.costs import Cost, read_costs, write_costs
+from fgai.bench.cells import ATTACKS
 from fgai.bench.plan import Plan
-from fgai.bench.store import Store as Cells
-from fgai.certificate import certified_radius
+from fgai.bench.results import CellStore as Cells
+from fgai.bench.results import Cost, read_costs, write_costs
+from fgai.certificates import certified_radius
+from fgai.distributed import launch
+from fgai.large import Loader, audit_batches, concat, full_neighbour_loader, layerwise, write_store
 from fgai.metrics import micro_f1
-from fgai.reading import Reader, evaluating
-from fgai.scale import Loader, audit_batches, exact, joined, layerwise, write_store
-from fgai.scale.launch import launch
+from fgai.reading import Reader, eval_mode
+from fgai.trial import attacked_trial, clean_trial, measure
 
 COMMAND = "python benchmarks/scale.py"
 RESULTS = Path("results/scale.json")
@@ -178,19 +179,19 @@ def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-phot
     cell = Plan.read("table2").cells({"dataset": dataset, "backbone": "gat", "method": "fgai", "seed": "0"})[0]
     whole = {row.attack: row.metrics["f1"] for row in Cells("results/cells").rows(cell)}
     costs = []
-    with evaluating(model), accelerated(model):
-        clean = calm(Reader(model), compact)
+    with eval_mode(model), accelerated(model):
+        clean = clean_trial(Reader(model), compact)
         for name in ("none", *ATTACKS):
-            now = clean if name == "none" else under(ATTACKS[name].adversary, ATTACKS[name].gain, clean, 0)
-            f1 = micro_f1(now.answers, now.labels)
+            now = clean if name == "none" else attacked_trial(ATTACKS[name].adversary, ATTACKS[name].gain, clean, 0)
+            f1 = micro_f1(now.predictions, now.labels)
             costs.append(row(f"mini-batch FGAI's F1, {name}", dataset, f1))
             costs.append(row(f"mini-batch FGAI's F1 less the whole graph's, {name}", dataset, f1 - (whole[name] or 0)))
             print(costs[-2:], flush=True)
-    told, found = measure(clean), audit_batches(model, exact(compact, 2, batch=BATCH), seeds=0).clean
+    told, found = measure(clean), audit_batches(model, full_neighbour_loader(compact, 2, batch=BATCH), seeds=0).clean
     costs.append(
         row("streamed metrics, largest difference", dataset, max(abs(told[name] - found[name]) for name in found))
     )
-    by_layer, at_once = joined(layerwise(model, compact), len(clean.y)), read(model, compact)
+    by_layer, at_once = concat(layerwise(model, compact), len(clean.y)), read(model, compact)
     radii = [certified_radius(reading.explanation, 10) for reading in (by_layer, at_once)]
     off = (by_layer.logits.softmax(1) - at_once.logits.softmax(1)).abs().max()
     costs.append(row("layer by layer: largest difference of a probability", dataset, float(off)))
@@ -231,7 +232,7 @@ def one_rank(folder: Path, nodes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     batches = opened(folder, nodes, BATCH, FANOUT, count)
     FGAI(epochs=1, adversary=QUICK).fit(model_for_all(), batches)
-    speed = ranks.summed(torch.tensor([batches.seeds / batches.wall, batches.seeds / batches.cpu]))
+    speed = ranks.all_reduce(torch.tensor([batches.seeds / batches.wall, batches.seeds / batches.cpu]))
     if ranks.rank() == 0:
         out.write_text(json.dumps(speed.tolist()))
 

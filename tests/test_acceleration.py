@@ -10,8 +10,8 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 
 import fgai.acceleration
 from fgai import Reader, accelerated, backbones, datasets, read
-from fgai.graph import add_nodes, stacked
-from fgai.reading import still
+from fgai.graph import add_nodes, append_rows
+from fgai.reading import frozen_params
 from fgai.seeding import seeded
 
 
@@ -86,9 +86,9 @@ def test_perturbations_reach_the_kernels(counted):
     model = backbones.build("gat", data).eval()
     read = Reader(model)
     delta = {"conv2": torch.rand_like(read(data).attention["conv2"].weight).requires_grad_()}
-    expected = read(data, plus_weight=delta).logits
+    expected = read(data, weight_delta=delta).logits
     with accelerated(model):
-        found = read(data, plus_weight=delta).logits
+        found = read(data, weight_delta=delta).logits
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     ours, theirs = (torch.autograd.grad(y.square().sum(), delta["conv2"])[0] for y in (found, expected))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -244,20 +244,20 @@ def test_rows_below_get_gradients_and_the_rows_above_are_not_multiplied_again(ki
     layer.requires_grad_(False)
     with accelerated(layer):
         for _ in range(2):
-            found = layer(stacked(old, new))
+            found = layer(append_rows(old, new))
             torch.testing.assert_close(found, expected)
             torch.testing.assert_close(torch.autograd.grad(found.square().sum(), new)[0], slope)
         assert len(calls) == (kind == "sparse")
         with torch.no_grad():
             layer.weight.mul_(2)  # then the product is another
-        torch.testing.assert_close(layer(stacked(old, new)) - layer.bias, 2 * (expected - layer.bias))
+        torch.testing.assert_close(layer(append_rows(old, new)) - layer.bias, 2 * (expected - layer.bias))
 
 
 def test_parameters_get_their_gradients_from_both_parts():
     layer, new = nn.Linear(4, 3), torch.randn(2, 4)
     expected = step(layer, torch.cat([X, new]))
     with accelerated(layer):
-        found = step(layer, stacked(X.to_sparse(), new))
+        found = step(layer, append_rows(X.to_sparse(), new))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -297,7 +297,7 @@ def test_while_an_injection_climbs_only_what_it_reaches_is_made_again(name, kind
         terms = [reading.logits.square().sum(), *(a.weight.square().sum() for a in reading.attention.values())]
         return reading, torch.autograd.grad(torch.stack(terms).sum(), x)[0]
 
-    with still(model):
+    with frozen_params(model):
         for scale in (1.0, 1.0, 2.0):  # the second time nothing has moved, and then the weights have
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -306,10 +306,10 @@ def test_while_an_injection_climbs_only_what_it_reaches_is_made_again(name, kind
             expected = [look(x) for x in points]
             first = next(iter(expected[0][0].attention))
             nudge = {first: torch.rand_like(expected[0][0].attention[first].weight)}
-            nudged = [look(points[0], plus_score=nudge), look(points[0], plus_weight=nudge)]
+            nudged = [look(points[0], score_delta=nudge), look(points[0], weight_delta=nudge)]
             with accelerated(model):
                 found = [look(x) for x in points]
-                found += [look(points[0], plus_score=nudge), look(points[0], plus_weight=nudge), look(points[0])]
+                found += [look(points[0], score_delta=nudge), look(points[0], weight_delta=nudge), look(points[0])]
             for (ours, slope), (theirs, theirs_slope) in zip(found, [*expected, *nudged, expected[0]], strict=True):
                 torch.testing.assert_close(slope, theirs_slope, rtol=0, atol=1e-9)
                 torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-10)
@@ -325,7 +325,7 @@ def test_what_an_injection_does_not_reach_is_made_again_when_any_parameter_chang
     model, x = backbones.build(name, data).eval(), torch.randn(1, data.num_features)
     graph = add_nodes(data, x, torch.tensor([[100, 3], [3, 100]]))
     read = Reader(model)
-    with torch.no_grad(), still(model):
+    with torch.no_grad(), frozen_params(model):
         for parameter in model.conv1.parameters():
             with accelerated(model):
                 read(graph)

@@ -11,12 +11,20 @@ from scipy.optimize import brentq, minimize
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
-from fgai.adversary import GAINS, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
-from fgai.adversary.perturbation import pairs_of, undirected
-from fgai.adversary.projections import PROJECTIONS
-from fgai.adversary.rewiring import _worth
+from fgai.adversaries import (
+    GAINS,
+    AttackEnsemble,
+    AttentionBall,
+    EdgeRewiring,
+    FeatureBall,
+    NodeInjection,
+    Perturbation,
+)
+from fgai.adversaries.perturbation import pairs_of, undirected
+from fgai.adversaries.projections import PROJECTIONS
+from fgai.adversaries.rewiring import _worth
 from fgai.errors import DataError, SettingError
-from fgai.graph import sum_by
+from fgai.graph import segment_sum
 from fgai.seeding import seeded
 from strategies import edge_index, edge_lists
 from worlds import answers, change, community, links, model_of, small, trained
@@ -119,7 +127,7 @@ def test_the_l1_ball_holds_on_many_entries_in_single_precision():
     nodes, size, radius = 40_000, 10, 0.1
     index = torch.arange(nodes * size) // size
     delta = torch.rand(nodes * size, 1, generator=torch.Generator().manual_seed(0))
-    total = sum_by(PROJECTIONS["l1"](delta, index, nodes, radius).double(), index, nodes)
+    total = segment_sum(PROJECTIONS["l1"](delta, index, nodes, radius).double(), index, nodes)
     assert float(total.max()) <= radius * 1.001 and float(total.min()) >= radius * 0.999
 
 
@@ -230,7 +238,7 @@ def test_the_worth_of_dropping_a_link_is_the_slope_of_the_gain_along_its_weights
             site: torch.tensor([edge in ends for edge in links(a.edge_index)])[:, None] * a.weight
             for site, a in clean.attention.items()
         }
-        up, down = (read(wide, plus_weight={s: -eps * w for s, w in mine.items()}) for eps in (1e-5, -1e-5))
+        up, down = (read(wide, weight_delta={s: -eps * w for s, w in mine.items()}) for eps in (1e-5, -1e-5))
         assert float(worth[place]) == pytest.approx(float((gain(up) - gain(down)).detach()) / 2e-5, rel=1e-4, abs=1e-8)
 
 
@@ -297,14 +305,14 @@ def test_of_sparse_features_only_stored_entries_move():
     assert bool(((before != 0) >= (before != after)).all()) and float((after - before).abs().max()) > 0.1
 
 
-STRONGEST = Strongest(3, (3, 6), ("kl", "margin"), ((3, 0.3), (1, 1.0)), restarts=1)
+STRONGEST = AttackEnsemble(3, (3, 6), ("kl", "margin"), ((3, 0.3), (1, 1.0)), restarts=1)
 
 
 @pytest.mark.parametrize("judge", ["flips", "kl", "attention-divergence"])
 def test_the_strongest_is_no_weaker_than_any_member(judge):
     members = list(STRONGEST.members())
     assert len(members) == len(set(members)) == 4
-    each = [gained(member, climb, judge) for member in members for climb in {*STRONGEST.climbing, judge} - {"flips"}]
+    each = [gained(member, climb, judge) for member in members for climb in {*STRONGEST.surrogates, judge} - {"flips"}]
     assert gained(STRONGEST, judge) == pytest.approx(max(each), rel=1e-6)
 
 
@@ -312,9 +320,9 @@ def test_the_strongest_is_no_weaker_than_any_member(judge):
     "more",
     [
         {"edges": (3, 6, 9)},
-        {"climbing": ("kl", "margin", "cross-entropy")},
+        {"surrogates": ("kl", "margin", "cross-entropy")},
         {"restarts": 2},
-        {"paces": ((3, 0.3), (1, 1.0), (5, 0.2))},
+        {"schedules": ((3, 0.3), (1, 1.0), (5, 0.2))},
     ],
     ids=lambda more: next(iter(more)),
 )
@@ -336,10 +344,12 @@ CHANGES = {
     "nothing": Perturbation(),
     "nodes": Perturbation(x=torch.randn(2, 3), added=edge_index([(5, 0), (0, 5)])),
     "edges": Perturbation(added=edge_index([(0, 3)]), dropped=edge_index([(1, 2), (2, 1)])),
-    "moved": Perturbation(moved=torch.randn(5, 3)),
-    "weights": Perturbation(plus_weight={"": torch.randn(4, 2), "convs.0": torch.randn(4, 1), "a/b": torch.ones(1, 1)}),
-    "scores": Perturbation(plus_score={"": torch.randn(4, 2), "conv1@1": torch.randn(4, 1)}),
-    "views": Perturbation(x=torch.randn(3, 2).t(), moved=torch.randn(4, 6)[:, ::2].requires_grad_()),
+    "moved": Perturbation(x_delta=torch.randn(5, 3)),
+    "weights": Perturbation(
+        weight_delta={"": torch.randn(4, 2), "convs.0": torch.randn(4, 1), "a/b": torch.ones(1, 1)}
+    ),
+    "scores": Perturbation(score_delta={"": torch.randn(4, 2), "conv1@1": torch.randn(4, 1)}),
+    "views": Perturbation(x=torch.randn(3, 2).t(), x_delta=torch.randn(4, 6)[:, ::2].requires_grad_()),
 }
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fgai.attention import Attention, Followed, entropy, nonuniformity, uniform
+from fgai.attention import Attention, EdgeLookup, entropy, nonuniformity, uniform
 from fgai.errors import MatchError
 from strategies import ROUNDING, attentions, normalised_attentions, shuffles
 
@@ -57,19 +57,19 @@ def test_the_weights_on_edges_do_not_see_the_order_and_follow_the_asked_one(both
     asked = other.edge_index
     expected = dense(attention)[asked[1].numpy(), asked[0].numpy()]
     for each in both:
-        assert np.array_equal(each.on(asked).numpy(), expected)
+        assert np.array_equal(each.weights_at(asked).numpy(), expected)
 
 
 @given(attentions())
 def test_the_weights_on_no_edges_are_none(attention):
-    nothing = attention.on(torch.empty(2, 0, dtype=torch.long))
+    nothing = attention.weights_at(torch.empty(2, 0, dtype=torch.long))
     assert (nothing.shape, nothing.dtype) == ((0, attention.heads), attention.weight.dtype)
 
 
 @given(attentions())
 def test_an_edge_that_is_not_there_has_no_weight(attention):
     with pytest.raises(MatchError, match="not among"):
-        attention.on(torch.tensor([[0], [attention.num_targets - 1]]))
+        attention.weights_at(torch.tensor([[0], [attention.num_targets - 1]]))
 
 
 @given(attentions())
@@ -138,7 +138,7 @@ def test_the_gradient_of_entropy_is_finite_beside_a_target_of_one_neighbour():
 def test_followed_edges_are_those_of_on_whatever_the_graph():
     draw = torch.Generator().manual_seed(0)
     asked = torch.randint(6, (2, 12), generator=draw)
-    followed = Followed(asked)
+    lookup = EdgeLookup(asked)
     for repeated in (False, True):
         for _ in range(3):
             ends = torch.randperm(36, generator=draw)[:20]
@@ -148,4 +148,4 @@ def test_followed_edges_are_those_of_on_whatever_the_graph():
             weight = torch.rand(20, 2, generator=draw)
             attention = Attention(weight, edge_index, 6)
             for now in (attention, attention.mean()):  # the second time the places are known
-                assert torch.equal(followed(now), now.on(asked, absent=0.0))
+                assert torch.equal(lookup(now), now.weights_at(asked, default=0.0))

@@ -12,9 +12,9 @@ from scipy import stats
 from torch_geometric.nn import GATConv
 
 from fgai import datasets
-from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Strongest
-from fgai.audit import AuditReport, Figure, audit, compare
-from fgai.audit.verdict import judge
+from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection
+from fgai.auditing import AuditReport, Estimate, audit, compare
+from fgai.auditing.verdict import judge
 from fgai.backbones import build
 from fgai.errors import DataError, SettingError, UnknownNameError
 from fgai.methods import Vanilla
@@ -76,7 +76,7 @@ def test_without_a_test_mask_every_node_is_judged():
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=7))
 @settings(max_examples=10)
 def test_a_figure_is_numpys_and_scipys(values):
-    figure = Figure.of(values)
+    figure = Estimate.of(values)
     assert (figure.mean, figure.deviation) == pytest.approx((np.mean(values), np.std(values, ddof=1)), abs=1e-12)
     assert figure.values == tuple(values)
     if np.ptp(values) > 1e-3:
@@ -85,8 +85,8 @@ def test_a_figure_is_numpys_and_scipys(values):
 
 
 def test_a_figure_by_hand():
-    assert Figure.of([0.25]) == Figure(0.25, 0.0, 0.25, 0.25, (0.25,))
-    two = Figure.of([0.0, 1.0])  # a quarter of the resamples is 0, a quarter is 1
+    assert Estimate.of([0.25]) == Estimate(0.25, 0.0, 0.25, 0.25, (0.25,))
+    two = Estimate.of([0.0, 1.0])  # a quarter of the resamples is 0, a quarter is 1
     assert (two.mean, two.low, two.high) == (0.5, 0.0, 1.0)
     assert two.deviation == pytest.approx(0.5**0.5)
 
@@ -186,7 +186,7 @@ def test_an_unknown_gain_is_refused_by_name():
         FeatureBall(steps=2),
         AttentionBall(steps=2, on="scores"),
         AttentionBall(steps=2),
-        Strongest(2, (3,), ("kl",), ((2, 0.5),)),
+        AttackEnsemble(2, (3,), ("kl",), ((2, 0.5),)),
     ],
     ids=lambda attack: type(attack).__name__,
 )
@@ -220,7 +220,7 @@ FLOOR = {
 
 
 @pytest.mark.parametrize(
-    ("word", "clean", "attacked", "floor", "says"),
+    ("word", "clean", "attacked", "baselines", "says"),
     [
         ("stable", {}, {}, {}, "100%"),
         ("stable", {}, {"f1": 0.885, "overlap": 0.91, "g_tvd": 0.04}, {}, "0.885"),
@@ -236,8 +236,8 @@ FLOOR = {
         ("unstable", {}, {"g_tvd": 0.06}, {}, "0.060"),
     ],
 )
-def test_the_verdict_says_its_numbers(word, clean, attacked, floor, says):
-    found = judge(GOOD | clean, GOOD | attacked, FLOOR | floor)
+def test_the_verdict_says_its_numbers(word, clean, attacked, baselines, says):
+    found = judge(GOOD | clean, GOOD | attacked, FLOOR | baselines)
     assert found.word == word
     assert says in " ".join(found.reasons)
 

@@ -7,13 +7,13 @@ from torch_geometric.utils import to_scipy_sparse_matrix
 
 import fgai
 from fgai import backbones, datasets
-from fgai.adversary import GAINS
+from fgai.adversaries import GAINS
 from fgai.backbones import BACKBONES, build, laplacian_encodings
 from fgai.backbones.base import dropout
 from fgai.datasets.split import split_links
 from fgai.errors import DataError, UnknownNameError
 from fgai.graph import add_nodes
-from fgai.reading import by_name, read
+from fgai.reading import call_by_signature, read
 from fgai.seeding import seeded
 from strategies import generators
 from worlds import asked
@@ -34,7 +34,7 @@ def sparse_and_dense(community, name):
 def test_sparse_features_give_the_logits_of_dense_ones(community, name):
     sparse, dense = sparse_and_dense(community, name)
     model = build(name, dense).eval()
-    torch.testing.assert_close(by_name(model, sparse), by_name(model, dense), rtol=0, atol=1e-5)
+    torch.testing.assert_close(call_by_signature(model, sparse), call_by_signature(model, dense), rtol=0, atol=1e-5)
 
 
 @each
@@ -42,7 +42,7 @@ def test_sparse_features_give_the_gradients_of_dense_ones(community, name):
     sparse, dense = sparse_and_dense(community, name)
     with seeded(0):
         model = BACKBONES[name](16, 4, dropout=0.0).train()
-    loss = [by_name(model, graph).logsumexp(1).mean() for graph in (sparse, dense)]
+    loss = [call_by_signature(model, graph).logsumexp(1).mean() for graph in (sparse, dense)]
     gradients = [torch.autograd.grad(each, list(model.parameters()), materialize_grads=True) for each in loss]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-5)
 
@@ -55,7 +55,7 @@ def test_gradients_to_added_nodes_are_those_of_dense_features(community, name, t
         model = BACKBONES[name](16, 4, dropout=0.0).train(training)
     for graph in sparse_and_dense(community, name):
         x = torch.eye(2, 16).requires_grad_()
-        by_name(model, add_nodes(graph, x, edges)).logsumexp(1).sum().backward()
+        call_by_signature(model, add_nodes(graph, x, edges)).logsumexp(1).sum().backward()
         gradients.append(x.grad)
     assert bool(gradients[1].all())
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-5)

@@ -5,15 +5,15 @@ import torch
 from torch_geometric.nn import GATConv
 
 from fgai import FGAI, AdversarialTraining, NodeInjection, Vanilla, accelerated, datasets, read
-from fgai.adversary import gains
+from fgai.adversaries import gains
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
+from fgai.large import Loader, full_neighbour_loader
 from fgai.methods import Batches
-from fgai.methods.batches import AtHand, Part, Whole
-from fgai.methods.opponent import Opponent
-from fgai.reading import Reader, by_name
-from fgai.scale import Loader, exact
+from fgai.reading import Reader, call_by_signature
+from fgai.training.data import AtHand, Batch, FullGraph
+from fgai.training.warm_start import WarmStart
 
 SMALL = NodeInjection(nodes=2, edges=5, steps=1)
 DATA = split_nodes(datasets.synthetic(600, 6_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
@@ -26,13 +26,13 @@ def f1(model):
 
 def test_what_is_said_of_the_seeds_is_said_in_the_whole_graph():
     whole = read(MODEL, DATA)
-    for batch in exact(DATA, hops=2, batch=100):
-        part = read(MODEL, batch).of_first(batch.batch_size)
+    for batch in full_neighbour_loader(DATA, hops=2, batch=100):
+        part = read(MODEL, batch).head(batch.batch_size)
         nodes = batch.n_id[: batch.batch_size]
         torch.testing.assert_close(part.logits, whole.logits[nodes], atol=1e-5, rtol=0)
         for site, look in part.attention.items():
             edges = batch.n_id[look.edge_index]
-            torch.testing.assert_close(look.weight, whole.attention[site].on(edges), atol=1e-5, rtol=0)
+            torch.testing.assert_close(look.weight, whole.attention[site].weights_at(edges), atol=1e-5, rtol=0)
 
 
 def test_one_batch_that_is_the_whole_graph_teaches_as_the_graph_does():
@@ -53,34 +53,34 @@ def test_losses_of_whole_neighbourhoods_average_to_that_of_the_graph():
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     moved = copy.deepcopy(model)
     vanilla = method.fit(model, DATA).best.terms  # a model is close to itself, and not to its sharpened attention
-    batches = method.fit(moved, exact(DATA, hops=2, batch=100)).best.terms
+    batches = method.fit(moved, full_neighbour_loader(DATA, hops=2, batch=100)).best.terms
     assert vanilla["similarity"] > 0.01
     for name, value in vanilla.items():
         assert batches[name] == pytest.approx(value, abs=1e-5), name
 
 
 def test_slots_average_their_gradients():
-    loader = exact(DATA, hops=2, batch=300, seeds=DATA.train_mask)
-    parts = exact(DATA, hops=2, batch=30, seeds=DATA.train_mask)
+    loader = full_neighbour_loader(DATA, hops=2, batch=300, seed_nodes=DATA.train_mask)
+    parts = full_neighbour_loader(DATA, hops=2, batch=30, seed_nodes=DATA.train_mask)
     plain = build("gat", DATA)
     plain.dropout = plain.conv1.dropout = plain.conv2.dropout = 0.0
     method = Vanilla(epochs=3)
     whole = method.fit(plain, Batches(loader, validation=loader_of("val_mask")))
-    sliced = method.fit(plain, Batches(parts, validation=loader_of("val_mask"), slots=2))
+    sliced = method.fit(plain, Batches(parts, validation=loader_of("val_mask"), positions=2))
     for one, two in zip(whole.history, sliced.history, strict=True):
         assert one.terms["label"] == pytest.approx(two.terms["label"], abs=1e-5)
 
 
 def loader_of(mask, **how):
-    return exact(DATA, hops=2, seeds=DATA[mask], **how)
+    return full_neighbour_loader(DATA, hops=2, seed_nodes=DATA[mask], **how)
 
 
 @pytest.mark.parametrize("method", [Vanilla(epochs=12), AdversarialTraining(adversary=SMALL, epochs=8)])
 def test_methods_learn_from_batches(method):
-    loader = Loader(DATA, (5, 5), batch=30, seeds=DATA.train_mask)
+    loader = Loader(DATA, (5, 5), batch=30, seed_nodes=DATA.train_mask)
     fit = method.fit(MODEL, Batches(loader, validation=loader_of("val_mask", batch=30)))
     assert f1(fit.model) > f1(MODEL) + 0.2
-    assert fit.best.val_f1 == pytest.approx(Whole(DATA).validate(fit.model, by_name)[0])
+    assert fit.best.val_f1 == pytest.approx(FullGraph(DATA).validate(fit.model, call_by_signature)[0])
 
 
 def test_fgai_learns_from_batches():
@@ -113,11 +113,11 @@ def test_a_run_on_batches_that_was_killed_goes_on(tmp_path, monkeypatch):
 
 def test_a_method_that_keeps_its_best_epoch_asks_for_validation():
     with pytest.raises(DataError, match="validation"):
-        Vanilla(epochs=1).fit(MODEL, Loader(DATA, (5,), seeds=DATA.train_mask))
+        Vanilla(epochs=1).fit(MODEL, Loader(DATA, (5,), seed_nodes=DATA.train_mask))
 
 
 def test_seeds_without_training_nodes_are_refused():
-    loader = Batches(Loader(DATA, (5,), seeds=DATA.test_mask), validation=loader_of("val_mask"))
+    loader = Batches(Loader(DATA, (5,), seed_nodes=DATA.test_mask), validation=loader_of("val_mask"))
     with pytest.raises(DataError, match="train_mask"):
         Vanilla(epochs=1).fit(MODEL, loader)
 
@@ -136,32 +136,32 @@ class Mixed(torch.nn.Module):
 @pytest.mark.parametrize(("model", "fits"), [(MODEL, True), (build("gatv2", DATA), True), (Mixed(), False)])
 def test_what_no_seed_hears_of_is_left_out_and_the_seeds_say_the_same(model, fits):
     batch = next(iter(Loader(DATA, (5, 5), batch=20)))
-    part, at_hand, model = Part(batch, 20), AtHand(), copy.deepcopy(model).eval()
+    part, at_hand, model = Batch(batch, 20), AtHand(), copy.deepcopy(model).eval()
     place = NodeInjection(nodes=2, edges=5).place(batch)
     attacked = place.graph(torch.ones(2, 16))
     with torch.no_grad():
-        told = [Reader(model)(graph).of_first(20) for graph in (batch, attacked)]
-        with accelerated(model, as_pyg=False, hops=at_hand), at_hand.on(part, model, by_name):
+        told = [Reader(model)(graph).head(20) for graph in (batch, attacked)]
+        with accelerated(model, as_pyg=False, hops=at_hand), at_hand.weights_at(part, model, call_by_signature):
             assert (at_hand() is not None) == fits
             found = [Reader(model)(graph) for graph in (batch, attacked)]
     assert at_hand() is None
     for one, two in zip(told, found, strict=True):
         torch.testing.assert_close(one.logits, two.logits[:20], atol=1e-5, rtol=0)
         look = one.explanation
-        torch.testing.assert_close(look.weight, two.of_first(20).explanation.on(look.edge_index), atol=1e-5, rtol=0)
+        torch.testing.assert_close(look.weight, two.head(20).explanation.weights_at(look.edge_index), atol=1e-5, rtol=0)
     edges = [reading.explanation.edge_index.size(1) for reading in (Reader(model)(batch), found[0])]
     assert (edges[1] < 0.6 * edges[0]) == fits
 
 
 def test_an_adversary_links_where_seeds_hear_of_it():
     batch = next(iter(Loader(DATA, (5, 5), batch=20)))
-    part = Part(batch, 20)
-    assert part.hearing == tuple(range(sum(batch.num_sampled_nodes[:2])))
-    assert Part(DATA, DATA.num_nodes).hearing is None
+    part = Batch(batch, 20)
+    assert part.linkable_nodes == tuple(range(sum(batch.num_sampled_nodes[:2])))
+    assert Batch(DATA, DATA.num_nodes).linkable_nodes is None
     read_it = Reader(copy.deepcopy(MODEL).eval())
-    hit = Opponent(SMALL, fresh=1).meet(read_it, part, gains.kl(read_it(batch).detach().of_first(20)))
+    hit = WarmStart(SMALL, restart_every=1).attack(read_it, part, gains.kl(read_it(batch).detach().head(20)))
     ends = hit.perturbation.added
-    assert int(ends[ends < batch.num_nodes].max()) < len(part.hearing)
+    assert int(ends[ends < batch.num_nodes].max()) < len(part.linkable_nodes)
 
 
 def test_a_loader_without_validation_nodes_or_batches_is_refused():

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fgai.bench.attacks import ATTACKS
+from fgai.bench.cells import ATTACKS
 from fgai.bench.engines import ENGINES
 from fgai.bench.plan import Cell, Column, Plan, plans
-from fgai.bench.rows import Row
+from fgai.bench.results import CellStore, Row
 from fgai.bench.run import Settings, finish, run
-from fgai.bench.store import Store
 from fgai.bench.tables import FORMATS, table_of
 from fgai.cli import app
+from fgai.deletion import SHARES
 from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
-from fgai.metrics.deletion import SHARES
 
 PLAN = Plan(
     "small",
@@ -38,7 +37,7 @@ QUICK = Settings(attacks=("injection-20x20",), epochs=2)
 
 
 def metrics(folder, plan=PLAN):
-    return {(cell.name, row.attack): dict(row.metrics) for cell in plan.cells() for row in Store(folder).rows(cell)}
+    return {(cell.name, row.attack): dict(row.metrics) for cell in plan.cells() for row in CellStore(folder).rows(cell)}
 
 
 @pytest.fixture(scope="module", name="done")
@@ -50,7 +49,7 @@ def _done(tmp_path_factory):
 
 def test_every_cell_has_a_row_for_the_clean_graph_and_one_per_attack(done):
     for cell in PLAN.cells():
-        clean, attacked = sorted(Store(done).rows(cell), key=lambda row: row.attack != "none")
+        clean, attacked = sorted(CellStore(done).rows(cell), key=lambda row: row.attack != "none")
         assert (clean.attack, attacked.attack) == ("none", "injection-20x20")
         assert clean.data_sha256 and clean.versions and clean.settings["seed"] == cell.seed
         assert clean.seconds > 0 and clean.peak_mb > 0 and "median_radius" in clean.metrics
@@ -58,7 +57,7 @@ def test_every_cell_has_a_row_for_the_clean_graph_and_one_per_attack(done):
 
 def test_the_curves_of_a_row_have_the_slopes_that_it_tells(done):
     for cell in PLAN.cells():
-        for row in Store(done).rows(cell):
+        for row in CellStore(done).rows(cell):
             for first, slope in (("most", "f_slope_plus"), ("least", "f_slope_minus")):
                 fitted = np.polynomial.Polynomial.fit(SHARES, row.curves[first], 1).convert().coef[1]
                 assert fitted == pytest.approx(row.metrics[slope], abs=1e-9)
@@ -77,19 +76,21 @@ def test_a_pool_gives_the_same_rows_bit_for_bit(done, tmp_path):
 
 def test_the_same_cell_gives_the_same_figures_another_time(done, tmp_path):
     cell = Cell("synthetic", "gat", "fgai", 1)
-    finish(cell, Store(tmp_path), QUICK)
-    assert [row.metrics for row in Store(tmp_path).rows(cell)] == [row.metrics for row in Store(done).rows(cell)]
+    finish(cell, CellStore(tmp_path), QUICK)
+    assert [row.metrics for row in CellStore(tmp_path).rows(cell)] == [
+        row.metrics for row in CellStore(done).rows(cell)
+    ]
 
 
 def test_a_failure_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     cell = Cell("synthetic", "gat", "vanilla", 0)
     with monkeypatch.context() as patch:
         patch.setattr("fgai.bench.run.trained", lambda *_: 1 / 0)
-        finish(cell, Store(tmp_path), QUICK)
-    (row,) = Store(tmp_path).rows(cell)
-    assert "ZeroDivisionError" in row.error and not Store(tmp_path).finished(cell)
-    finish(cell, Store(tmp_path), QUICK)
-    assert Store(tmp_path).finished(cell)
+        finish(cell, CellStore(tmp_path), QUICK)
+    (row,) = CellStore(tmp_path).rows(cell)
+    assert "ZeroDivisionError" in row.error and not CellStore(tmp_path).finished(cell)
+    finish(cell, CellStore(tmp_path), QUICK)
+    assert CellStore(tmp_path).finished(cell)
 
 
 def test_the_command_says_which_cells_failed(tmp_path):
@@ -144,7 +145,7 @@ def test_a_model_on_the_shelf_that_does_not_say_how_long_it_took_is_trained_agai
     shelved.write_text(json.dumps({name: value for name, value in told.items() if name != "seconds"}))
     (tmp_path / f"{cell.name}.json").unlink()
     run(ONE, tmp_path, settings=QUICK)
-    assert Store(tmp_path).rows(cell)[0].seconds > 0 and json.loads(shelved.read_text())["seconds"] > 0
+    assert CellStore(tmp_path).rows(cell)[0].seconds > 0 and json.loads(shelved.read_text())["seconds"] > 0
 
 
 def test_a_plan_may_name_the_default_and_leave_a_dataset_out(done):
@@ -221,7 +222,7 @@ def test_the_table_has_means_and_the_papers_numbers_beside(done):
 
 def test_what_has_not_run_or_failed_is_a_dash(tmp_path):
     cell = PLAN.cells()[0]
-    Store(tmp_path).put(cell, [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, error="it broke")])
+    CellStore(tmp_path).put(cell, [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, error="it broke")])
     assert {line[3:] for line in table_of(PLAN, tmp_path).body} == {("0", "-", "-")}
 
 
@@ -302,7 +303,7 @@ def test_the_commands_run_a_plan_and_show_it(tmp_path):
         'columns = [{ heading = "F1", metric = "f1", attack = "none" }]\n'
     )
     rows = [Row("synthetic", "gat", "vanilla", 0, {"f1": 0.75}, attack=attack) for attack in ("none", *ATTACKS)]
-    Store(tmp_path / "cells").put(Cell("synthetic", "gat", "vanilla", 0), rows)
+    CellStore(tmp_path / "cells").put(Cell("synthetic", "gat", "vanilla", 0), rows)
     plan, cells = str(tmp_path / "mine.toml"), str(tmp_path / "cells")
     ran = CliRunner().invoke(app, ["bench", plan, "--out", cells, "--only", "seed=0"])
     assert ran.exit_code == 0 and "0 cells" in ran.output

@@ -10,7 +10,15 @@ from torch_geometric.nn import GAT, GATConv
 
 from fgai import backbones, datasets
 from fgai.attention import Attention
-from fgai.certificate import certified_radius, certify, composed, eviction_costs, guaranteed_overlap, reach, worst_push
+from fgai.certificates import (
+    certified_radius,
+    certify,
+    eviction_costs,
+    guaranteed_overlap,
+    interval_bounds,
+    prediction_bound,
+    worst_push,
+)
 from fgai.errors import DataError, SettingError
 from fgai.reading import Reader
 
@@ -160,7 +168,7 @@ def test_no_delta_moves_the_prediction_further_than_its_bound(norm, heads):
     data.x = data.x.double()
     conv = GATConv(6, 4, heads=heads, concat=False).double().eval()
     read = Reader(conv)
-    far, clean = reach(read, data, norm), read(data).detach()
+    far, clean = prediction_bound(read, data, norm), read(data).detach()
     place, generator = clean.explanation, torch.Generator().manual_seed(0)
     for radius in (0.1, 1.0):
         bound = far.tvd(radius)
@@ -169,7 +177,7 @@ def test_no_delta_moves_the_prediction_further_than_its_bound(norm, heads):
             for node, head in itertools.product(range(60), range(heads)):
                 at = place.target == node
                 push[at, head] *= radius / NORMS[norm](push[at, head].numpy())
-            now = read(data, plus_weight={"": push}).detach()
+            now = read(data, weight_delta={"": push}).detach()
             assert bool((0.5 * (now.probs - clean.probs).abs().sum(1) <= bound + 1e-12).all())
             same = now.logits.argmax(1) == clean.logits.argmax(1)
             assert bool(same[far.class_radius > radius].all())
@@ -180,7 +188,7 @@ def test_the_class_radius_is_reached_by_the_steepest_push():
     data.x = data.x.double()
     conv = GATConv(6, 4).double().eval()
     read = Reader(conv)
-    clean, far = read(data).detach(), reach(read, data, "l1")
+    clean, far = read(data).detach(), prediction_bound(read, data, "l1")
     place, value = clean.explanation, conv.lin(data.x).detach()
     node = int(far.class_radius.argmin())
     at = (place.target == node).nonzero().flatten()
@@ -192,7 +200,7 @@ def test_the_class_radius_is_reached_by_the_steepest_push():
     edge = int(lean[:, rival].abs().argmax())
     push = torch.zeros_like(place.weight)
     push[at[edge]] = float(far.class_radius[node]) * 1.001 * lean[edge, rival].sign()
-    assert int(read(data, plus_weight={"": push}).logits[node].argmax()) == rival
+    assert int(read(data, weight_delta={"": push}).logits[node].argmax()) == rival
 
 
 def test_a_model_that_is_not_linear_in_its_attention_has_no_bound():
@@ -203,7 +211,7 @@ def test_a_model_that_is_not_linear_in_its_attention_has_no_bound():
             return super().forward(x, edge_index).tanh()
 
     model = Squashed(data.num_features, 4)
-    assert reach(Reader(model.eval()), data) is None
+    assert prediction_bound(Reader(model.eval()), data) is None
     certificate = certify(model, data, k=3, steps=1)
     assert certificate.alpha2.how == "none" and "none" in certificate.text()
 
@@ -239,5 +247,5 @@ def test_a_single_logit_is_a_binary_answer_that_can_be_lost():
     assert found.class_radius.isfinite().any() and found.alpha2.worst > 0
     assert (found.found.values <= found.alpha2.values + 1e-6).all()
     chain = GAT(32, 4, num_layers=2, out_channels=1).eval()
-    bound = composed(Reader(chain), data, 10.0)["convs.0"]
+    bound = interval_bounds(Reader(chain), data, 10.0)["convs.0"]
     assert not bound.kept.all() and float(bound.tvd.max()) > 0

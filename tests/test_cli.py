@@ -12,12 +12,12 @@ from torch_geometric.nn.models import GAT
 from typer.testing import CliRunner
 
 from fgai import datasets, saved
-from fgai.audit import AuditReport
+from fgai.auditing import AuditReport
 from fgai.backbones import BACKBONES, build
 from fgai.cli import app
 from fgai.datasets import DATASETS
 from fgai.methods import METHODS
-from fgai.reading import by_name
+from fgai.reading import call_by_signature
 
 
 @pytest.fixture(name="run")
@@ -42,7 +42,7 @@ def test_a_trained_model_is_read_back_with_the_figures_that_were_reported(run, t
     model, manifest = saved.load(out).model, saved.load(out).manifest
     graph = BACKBONES[backbone].prepare(datasets.load(name, seed=1))
     with torch.no_grad():
-        answer = by_name(model, graph).argmax(1)
+        answer = call_by_signature(model, graph).argmax(1)
     for name, mask in (("f1", graph.test_mask), ("val_f1", graph.val_mask)):
         assert manifest["metrics"][name] == f1_score(graph.y[mask], answer[mask], average="micro")
     assert f"test micro-F1 {manifest['metrics']['f1']:.3f}, saved in {out}" in done.stdout
@@ -55,7 +55,7 @@ def test_the_command_gives_the_logits_of_the_same_training_in_python(run, tmp_pa
     graph = datasets.load("synthetic", seed=5)
     fit = METHODS["vanilla"](epochs=3, seed=5).fit(build("gat", graph, seed=5), graph)
     back = saved.load(tmp_path / "model").model
-    assert torch.equal(by_name(back, graph), by_name(fit.model, graph))
+    assert torch.equal(call_by_signature(back, graph), call_by_signature(fit.model, graph))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv, TransformerConv
 
 from fgai import backbones, certify, datasets
 from fgai.attention import Attention
-from fgai.certificate import composed
-from fgai.certificate.composition import Box, _sum, softmax_bounds
+from fgai.certificates import interval_bounds
+from fgai.certificates.intervals import Interval, _sum, softmax_bounds
 from fgai.reading import Reader
 
 NORMS = {"l1": lambda v: v.abs().sum(), "l2": lambda v: v.norm(), "linf": lambda v: v.abs().max()}
@@ -56,12 +56,12 @@ def test_no_push_of_an_earlier_layer_goes_beyond_the_bound(layer, norm, concat, 
     data, model = graph(), Chain(layer, widths, 2, concat).double().eval()
     read, draw, radius = Reader(model), torch.Generator().manual_seed(0), 0.02
     clean = read(data).detach()
-    bounds = composed(read, data, radius, norm)
+    bounds = interval_bounds(read, data, radius, norm)
     assert list(bounds) == [f"convs.{i}" for i in range(len(widths) - 2)]
     for site, bound in bounds.items():
         for _ in range(15):
             push = push_of(clean.attention[site], radius, norm, draw)
-            now = read(data, plus_weight={site: push}).detach()
+            now = read(data, weight_delta={site: push}).detach()
             assert bool((0.5 * (now.probs - clean.probs).abs().sum(1) <= bound.tvd + 1e-12).all())
             assert bool((now.logits.argmax(1) == clean.logits.argmax(1))[bound.kept].all())
             gap = (now.explanation.weight - clean.explanation.weight).abs().mean(1)
@@ -73,26 +73,26 @@ def test_nor_does_the_steepest_push():
     torch.manual_seed(1)
     data, model = graph(), Chain(GATConv, (6, 4, 3), 1).double().eval()
     read, radius = Reader(model), 0.02
-    clean, bound = read(data).detach(), composed(read, data, radius)["convs.0"]
+    clean, bound = read(data).detach(), interval_bounds(read, data, radius)["convs.0"]
     for node in range(40):
         zero = torch.zeros_like(clean.attention["convs.0"].weight).requires_grad_()
-        said = read(data, plus_weight={"convs.0": zero})
+        said = read(data, weight_delta={"convs.0": zero})
         slope = torch.autograd.grad(said.logits[node, 0] - said.logits[node, 1], zero)[0][:, 0]
         push = torch.zeros_like(slope)
         for target in range(40):  # the whole radius on the steepest edge of every node
             at = (clean.attention["convs.0"].target == target).nonzero().flatten()
             best = at[slope[at].abs().argmax()]
             push[best] = radius * slope[best].sign()
-        now = read(data, plus_weight={"convs.0": push[:, None]}).detach()
+        now = read(data, weight_delta={"convs.0": push[:, None]}).detach()
         assert float(0.5 * (now.probs - clean.probs)[node].abs().sum()) <= float(bound.tvd[node])
 
 
 def test_the_bound_shrinks_to_nothing_with_the_radius():
     torch.manual_seed(1)
     read, data = Reader(Chain(GATv2Conv, (6, 4, 3), 2).double().eval()), graph()
-    tvd = [float(composed(read, data, radius)["convs.0"].tvd.max()) for radius in (0.0, 1e-6, 1e-3, 0.1)]
+    tvd = [float(interval_bounds(read, data, radius)["convs.0"].tvd.max()) for radius in (0.0, 1e-6, 1e-3, 0.1)]
     assert tvd[0] == pytest.approx(0.0, abs=1e-12) and tvd == sorted(tvd) and tvd[1] < 1e-4
-    assert bool(composed(read, data, 0.0)["convs.0"].kept.all())
+    assert bool(interval_bounds(read, data, 0.0)["convs.0"].kept.all())
 
 
 @settings(max_examples=50)
@@ -104,13 +104,13 @@ def test_the_ends_of_a_softmax_are_those_of_its_corners(scores):
         (middle + radius * torch.tensor(signs, dtype=torch.double)).softmax(0)
         for signs in itertools.product((-1, 1), repeat=len(scores))
     ]
-    bounds = softmax_bounds(Box(middle[:, None], radius[:, None]), torch.zeros(len(scores), dtype=torch.long), 1)
+    bounds = softmax_bounds(Interval(middle[:, None], radius[:, None]), torch.zeros(len(scores), dtype=torch.long), 1)
     assert torch.allclose(bounds.low[:, 0], torch.stack(corners).amin(0), atol=1e-12)
     assert torch.allclose(bounds.high[:, 0], torch.stack(corners).amax(0), atol=1e-12)
 
 
 def test_scores_too_wide_to_exponentiate_promise_nothing():
-    bounds = softmax_bounds(Box(torch.zeros(1, 1), torch.full((1, 1), 1e4)), torch.zeros(1, dtype=torch.long), 1)
+    bounds = softmax_bounds(Interval(torch.zeros(1, 1), torch.full((1, 1), 1e4)), torch.zeros(1, dtype=torch.long), 1)
     assert float(bounds.low) == 0.0 and float(bounds.high) == 1.0
 
 
@@ -140,7 +140,7 @@ class Mixed(nn.Module):
     ids=["skip", "another layer between", "residual", "not monotone", "no GAT"],
 )
 def test_other_models_have_none(model):
-    assert set(composed(Reader(model.double().eval()), graph(), 0.01).values()) == {None}
+    assert set(interval_bounds(Reader(model.double().eval()), graph(), 0.01).values()) == {None}
 
 
 def test_the_certificate_names_layers_heads_and_how_each_is_known():
@@ -172,9 +172,9 @@ def test_where_everything_is_linear_the_bound_is_reached():
         steepest[edge] = value[look.source[edge]].sign()
     before = clean.logits.argmax(1)
     for radius in torch.logspace(-3, 1, 15).tolist():
-        kept = composed(read, data, radius)["convs.0"].kept
+        kept = interval_bounds(read, data, radius)["convs.0"].kept
         pushes = [sign * radius * steepest[:, None] for sign in (1, -1)]
-        same = [read(data, plus_weight={"convs.0": push}).logits.argmax(1) == before for push in pushes]
+        same = [read(data, weight_delta={"convs.0": push}).logits.argmax(1) == before for push in pushes]
         assert torch.equal(kept, same[0] & same[1])
 
 
@@ -183,8 +183,8 @@ def test_weight_that_changes_hands_is_worked_out_by_hand():
     look = Attention(torch.tensor([[0.5], [0.3], [0.2]], dtype=torch.double), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
     value = torch.tensor([0.0, 1.0, 5.0], dtype=torch.double).view(3, 1, 1)
     spare = torch.tensor([[0.1]], dtype=torch.double)
-    box = _sum(Box(value, torch.zeros_like(value)), look.weight, spare, look)
+    box = _sum(Interval(value, torch.zeros_like(value)), look.weight, spare, look)
     assert float(box.high) == pytest.approx(0.4 * 0 + 0.3 * 1 + 0.3 * 5)
     assert float(box.low) <= 0.6 * 0 + 0.3 * 1 + 0.1 * 5
-    wide = _sum(Box(value, torch.full_like(value, 0.5)), look.weight, spare, look)
+    wide = _sum(Interval(value, torch.full_like(value, 0.5)), look.weight, spare, look)
     assert float(wide.high) >= 0.4 * 0.5 + 0.3 * 1.5 + 0.3 * 5.5

@@ -7,7 +7,7 @@ import torch
 
 from fgai import datasets
 from fgai.backbones import build
-from fgai.scale import convert
+from fgai.large import convert
 
 DOCS = Path(__file__).parent.parent / "docs"
 

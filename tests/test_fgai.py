@@ -8,18 +8,18 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
 from fgai import Reader, backbones, datasets
-from fgai.adversary import AttentionBall, NodeInjection, gains
-from fgai.attention import Attention, Followed, log_weight, nonuniformity
+from fgai.adversaries import AttentionBall, NodeInjection, gains
+from fgai.attention import Attention, EdgeLookup, log_weight, nonuniformity
 from fgai.datasets.split import split_nodes
 from fgai.errors import SettingError, UnknownNameError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
-from fgai.methods.batches import Part
 from fgai.methods.layernorm import Normalised
-from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin, sharpened
-from fgai.methods.opponent import Opponent
+from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, sharpened
 from fgai.metrics import top_overlap
-from fgai.reading import Reading, evaluating
+from fgai.reading import Reading, eval_mode
+from fgai.training.data import Batch
+from fgai.training.warm_start import WarmStart
 
 DRAW = torch.Generator().manual_seed(0)
 
@@ -35,8 +35,8 @@ def reading(attention, logits=None):
     return Reading(torch.zeros(1, 2) if logits is None else logits, {"conv": attention})
 
 
-def likeness(kind, before, now, k=2, **settings):
-    return float(Distance(kind, k, {"conv": Followed(before.edge_index)})({"conv": before}, reading(now), **settings))
+def similarity_metric(kind, before, now, k=2, **settings):
+    return float(Distance(kind, k, {"conv": EdgeLookup(before.edge_index)})({"conv": before}, reading(now), **settings))
 
 
 def test_divergences_are_those_of_the_formulas():
@@ -52,13 +52,13 @@ def test_likenesses_are_those_of_the_formulas():
     before, now = node(1.0, 0.0, -1.0), node(0.0, 1.0, -1.0)
     p, q = before.weight[:, 0], now.weight[:, 0]
     m = (p + q) / 2
-    assert likeness("kl", before, now) == pytest.approx(float((p * (p / q).log()).sum()))
+    assert similarity_metric("kl", before, now) == pytest.approx(float((p * (p / q).log()).sum()))
     halves = float(((p * (p / m).log()).sum() + (q * (q / m).log()).sum()) / 2)
-    assert likeness("jsd", before, now) == pytest.approx(halves)
-    assert likeness("l1", before, now) == pytest.approx(float((p - q).abs().sum()))
+    assert similarity_metric("jsd", before, now) == pytest.approx(halves)
+    assert similarity_metric("l1", before, now) == pytest.approx(float((p - q).abs().sum()))
     swapped = float(2 * (p[0] - p[1]))  # both tops hold the first two, which changed places
-    assert likeness("top-k", before, now) == pytest.approx(2 * swapped / (2 * 2))
-    assert likeness("top-k of the graph", before, now) == pytest.approx(2 * swapped / (2 * 2))
+    assert similarity_metric("top-k", before, now) == pytest.approx(2 * swapped / (2 * 2))
+    assert similarity_metric("top-k of the graph", before, now) == pytest.approx(2 * swapped / (2 * 2))
 
 
 def test_edges_are_matched_by_their_ends_and_new_ones_take_their_share():
@@ -67,8 +67,8 @@ def test_edges_are_matched_by_their_ends_and_new_ones_take_their_share():
     score = torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.double)
     now = Attention(score.softmax(0), ends, 1, score)
     left = float(score.softmax(0)[1])
-    assert likeness("l1", before, now) == pytest.approx(2 * (0.5 - left))
-    assert likeness("kl", before, now) == pytest.approx(float(torch.tensor(0.5 / left).log()))
+    assert similarity_metric("l1", before, now) == pytest.approx(2 * (0.5 - left))
+    assert similarity_metric("kl", before, now) == pytest.approx(float(torch.tensor(0.5 / left).log()))
 
 
 def test_a_captured_node_still_teaches():
@@ -79,7 +79,7 @@ def test_a_captured_node_still_teaches():
     for kind in ("kl", "jsd"):
         score = torch.tensor([[0.0], [0.0], [200.0]], requires_grad=True)
         now = Attention(score.softmax(0), ends, 1, score)
-        value = Distance(kind, 2, {"conv": Followed(before.edge_index)})({"conv": before}, reading(now))
+        value = Distance(kind, 2, {"conv": EdgeLookup(before.edge_index)})({"conv": before}, reading(now))
         slopes[kind] = float(torch.autograd.grad(value, score)[0].abs().max())
     assert slopes["kl"] == pytest.approx(1.0) and slopes["jsd"] < 1e-30
 
@@ -87,8 +87,8 @@ def test_a_captured_node_still_teaches():
 def test_pushed_weights_are_not_taken_for_the_softmax_of_their_scores():
     before = node(0.0, 0.0)
     pushed = replace(before, weight=before.weight + torch.tensor([[0.1], [-0.1]]))
-    assert likeness("kl", before, pushed) == pytest.approx(0.0)
-    assert likeness("kl", before, pushed, scored=False) > 0.01
+    assert similarity_metric("kl", before, pushed) == pytest.approx(0.0)
+    assert similarity_metric("kl", before, pushed, scored=False) > 0.01
 
 
 def test_log_weights_are_the_logarithms_of_the_weights():
@@ -108,8 +108,8 @@ def test_sharpened_attention_keeps_the_order_and_widens_the_margins():
 
 def test_the_lost_margin_is_that_of_the_certificate():
     attention = replace(node(0.0, 0.0), weight=torch.tensor([[0.52], [0.48]], dtype=torch.double))
-    assert float(lost_margin(attention, 1, 0.1)) == pytest.approx((0.1 - 2 * 0.04) / 0.1)
-    assert float(lost_margin(attention, 1, 0.05)) == 0.0
+    assert float(certified_margin(attention, 1, 0.1)) == pytest.approx((0.1 - 2 * 0.04) / 0.1)
+    assert float(certified_margin(attention, 1, 0.05)) == 0.0
 
 
 def test_what_is_narrow_under_attack_is_worked_by_hand():
@@ -118,13 +118,13 @@ def test_what_is_narrow_under_attack_is_worked_by_hand():
     score = torch.tensor([[1.2], [1.5], [1.0], [0.0]], dtype=torch.double)
     attacked = Attention(score.softmax(0), torch.tensor([[9, 0, 1, 2], [0, 0, 0, 0]]), 1, score)
     spread = (2 / 3) ** 0.5
-    followed = Followed(clean.edge_index)
-    assert float(lost_lead(clean, attacked, followed, 1, 0.5)) == pytest.approx(max(0.5 - 0.3 / spread, 0))
-    assert float(lost_lead(clean, attacked, followed, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
-    assert float(lost_lead(clean, attacked, followed, 3, 0.5)) == pytest.approx(0.5 + 1.2 / spread)
-    assert float(lost_lead(clean, clean, followed, 3, 0.5)) == 0.0  # nobody else is there
+    lookup = EdgeLookup(clean.edge_index)
+    assert float(attacked_margin(clean, attacked, lookup, 1, 0.5)) == pytest.approx(max(0.5 - 0.3 / spread, 0))
+    assert float(attacked_margin(clean, attacked, lookup, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
+    assert float(attacked_margin(clean, attacked, lookup, 3, 0.5)) == pytest.approx(0.5 + 1.2 / spread)
+    assert float(attacked_margin(clean, clean, lookup, 3, 0.5)) == 0.0  # nobody else is there
     doubled = [replace(a, score=2 * a.score) for a in (clean, attacked)]
-    assert float(lost_lead(*doubled, followed, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
+    assert float(attacked_margin(*doubled, lookup, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
 
 
 SMALL = NodeInjection(nodes=2, edges=3, steps=1, step=0.5)
@@ -167,7 +167,7 @@ def test_rho_after_the_softmax_trains_nothing():
     v = node(1.0, 0.0, -1.0)
     v = replace(v, weight=score.softmax(0), score=score)
     pushed = replace(v, weight=v.weight + torch.tensor([[-0.3], [0.3], [0.0]]))
-    value = Distance("top-k", 2, {"conv": Followed(v.edge_index)})({"conv": v}, reading(pushed), scored=False)
+    value = Distance("top-k", 2, {"conv": EdgeLookup(v.edge_index)})({"conv": v}, reading(pushed), scored=False)
     assert float(torch.autograd.grad(value, score)[0].abs().max()) < 1e-7
 
 
@@ -177,8 +177,8 @@ def test_settings_that_are_not_there_are_refused(vanilla):
         FGAI.preset("papre")
     with pytest.raises(SettingError, match="no attention is called"):
         FGAI(sites=("conv9",)).fit(model, data)
-    with pytest.raises(SettingError, match="likeness"):
-        FGAI(likeness="l7").fit(model, data)
+    with pytest.raises(SettingError, match="similarity metric"):
+        FGAI(similarity_metric="l7").fit(model, data)
     with pytest.raises(UnknownNameError, match="divergence"):
         FGAI(divergence="l7").fit(model, data)
 
@@ -187,8 +187,8 @@ def test_an_opponent_goes_on_from_where_it_was(vanilla):
     data, model = vanilla
     read = Reader(model.eval())
     gain = gains.kl(read(data).detach())
-    opponent = Opponent(replace(SMALL, step=0.05), fresh=100)
-    values = [float(gain(opponent.meet(read, Part(data, data.num_nodes), gain)).detach()) for _ in range(8)]
+    warm_start = WarmStart(replace(SMALL, step=0.05), restart_every=100)
+    values = [float(gain(warm_start.attack(read, Batch(data, data.num_nodes), gain)).detach()) for _ in range(8)]
     assert values[-1] > 1.5 * values[0]
     alone = replace(SMALL, step=0.05, steps=8)
     x = alone.climb(read, alone.place(data), alone.start(alone.place(data)), gain)
@@ -198,10 +198,10 @@ def test_an_opponent_goes_on_from_where_it_was(vanilla):
 def test_another_adversary_starts_anew(vanilla):
     data, model = vanilla
     read = Reader(model.eval())
-    hit = Opponent(AttentionBall(radius=0.1, steps=1), fresh=1).meet(
-        read, Part(data, data.num_nodes), gains.kl(read(data).detach())
+    hit = WarmStart(AttentionBall(radius=0.1, steps=1), restart_every=1).attack(
+        read, Batch(data, data.num_nodes), gains.kl(read(data).detach())
     )
-    assert list(hit.perturbation.plus_weight) == ["conv2"]
+    assert list(hit.perturbation.weight_delta) == ["conv2"]
 
 
 @pytest.mark.parametrize("kind", ["rows", "layer"])
@@ -229,7 +229,7 @@ def test_fgai_holds_where_vanilla_falls():
     f1, moved = {}, {}
     for name, model in (("vanilla", vanilla), ("faithful", faithful)):
         read = Reader(model)
-        with evaluating(model):
+        with eval_mode(model):
             clean = read(data).detach()
             hit = attack(read, data, gains.cross_entropy(clean)).detach()
             f1[name] = float((hit.logits[:300].argmax(1) == data.y).double()[data.test_mask].mean())

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fgai.bench.attacks import ATTACKS
+from fgai.bench.cells import ATTACKS
 from fgai.bench.plan import Plan
-from fgai.bench.store import Store
+from fgai.bench.results import CellStore
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,5 +19,5 @@ def test_every_figure_shown_is_the_one_in_its_results_file():
 @pytest.mark.parametrize("plan", ["table1", "table2", "fidelity", "links"])
 def test_no_cell_of_the_papers_tables_is_missing(plan):
     cells = Plan.read(plan).cells()
-    store = Store(ROOT / "results/cells")
+    store = CellStore(ROOT / "results/cells")
     assert cells and [cell.name for cell in cells if not store.finished(cell, ATTACKS)] == []

@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from fgai.files import whole, write_json
+from fgai.files import atomic_write, write_json
 
 
 def write_and_stop(half):
@@ -13,7 +13,7 @@ def write_and_stop(half):
 
 def test_a_file_appears_only_at_the_end_and_whole(tmp_path):
     path = tmp_path / "deep" / "er" / "a.txt"
-    with whole(path) as half:
+    with atomic_write(path) as half:
         half.write_text("half")
         assert not path.exists()
         assert half.parent == path.parent  # a rename within one file system is atomic
@@ -25,14 +25,14 @@ def test_a_file_appears_only_at_the_end_and_whole(tmp_path):
 def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), whole(path) as half:
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as half:
         write_and_stop(half)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_error_in_the_first_writing_leaves_no_file(tmp_path):
-    with pytest.raises(KeyboardInterrupt), whole(tmp_path / "a.txt") as half:
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "a.txt") as half:
         write_and_stop(half)
     assert not list(tmp_path.iterdir())
 

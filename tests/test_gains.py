@@ -9,8 +9,8 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
-from fgai.adversary import GAINS, AttentionBall
-from fgai.adversary.gains import soft_topk, topk_distance
+from fgai.adversaries import GAINS, AttentionBall
+from fgai.adversaries.gains import soft_topk, topk_distance
 from fgai.attention import Attention
 from fgai.reading import Reading
 from worlds import answers, by_target, model_of, normalised, rows_moved, small, table, top

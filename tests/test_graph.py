@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from fgai.errors import DataError, MatchError
-from fgai.graph import add_nodes, degree, delete_edges, edge_keys, locate, match, sum_by
+from fgai.graph import add_nodes, degree, delete_edges, edge_keys, locate, match, segment_sum
 from strategies import edge_index, edge_lists
 
 NODES = 5
@@ -80,7 +80,7 @@ def test_sums_by_index_equal_a_loop(edges, shape):
     expected = torch.zeros(NODES, *shape)
     for row, (_, target) in enumerate(edges):
         expected[target] += value[row]
-    assert torch.equal(sum_by(value, edge_index(edges)[1], NODES), expected)
+    assert torch.equal(segment_sum(value, edge_index(edges)[1], NODES), expected)
 
 
 @pytest.mark.parametrize("dense", [True, False])

@@ -13,14 +13,14 @@ from torch_geometric.nn import GATv2Conv
 from torch_geometric.utils import to_dense_adj
 
 from fgai import accelerated, backbones, datasets
-from fgai.adversary import GAINS, NodeInjection
+from fgai.adversaries import GAINS, NodeInjection
 from fgai.backbones import BACKBONES, build
 from fgai.datasets.split import split_links, split_nodes
 from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, GNNSVD, METHODS, AdversarialTraining, GNNGuard, LayerNorm, ProGNN, Vanilla
 from fgai.metrics import micro_f1
-from fgai.reading import Reader, by_name
+from fgai.reading import Reader, call_by_signature
 from fgai.seeding import seeded
 from strategies import generators
 
@@ -45,7 +45,7 @@ def test_vanilla_learns(community, name, better):
     graph = split_links(community, seed=0) if name.endswith("-links") else BACKBONES[name].prepare(community)
     fit = Vanilla(epochs=30).fit(build(name, graph), graph)
     with torch.no_grad():
-        logits = by_name(fit.model, graph)
+        logits = call_by_signature(fit.model, graph)
     assert sklearn_f1(logits, graph, graph.test_mask) > better
     assert fit.history[-1].terms["label"] < fit.history[0].terms["label"]
 
@@ -120,7 +120,9 @@ def test_a_graph_without_labels_or_masks_is_refused_before_the_model_is_called(c
     graph, calls = copy.copy(community), []
     del graph[missing]
     with pytest.raises(DataError, match=f"no `{missing}`"):
-        Vanilla(epochs=1).fit(build("gat", community), graph, call=lambda m, d: calls.append(d) or by_name(m, d))
+        Vanilla(epochs=1).fit(
+            build("gat", community), graph, call=lambda m, d: calls.append(d) or call_by_signature(m, d)
+        )
     assert not calls
 
 
@@ -215,7 +217,7 @@ def test_an_attack_goes_through_the_cleaning_of_a_defence(name):
     data = split_nodes(datasets.synthetic(nodes=60, edges=300, seed=2), seed=0)
     method = METHODS[name](epochs=2)
     fit = method.fit(backbones.build("gat", data), data)
-    read = Reader(fit.model, method.through())
+    read = Reader(fit.model, method.cleaned_call())
     edges = int((~method.suspects(data)).sum()) + data.num_nodes
     assert read(data).explanation.weight.size(0) == edges
     attacked = NodeInjection(2, 3, steps=2)(read, data, GAINS["kl"](read(data).detach()))
@@ -236,7 +238,7 @@ def test_a_cleaning_goes_with_a_call_of_your_own(community):
 
     method = GNNSVD(epochs=2)
     fit = method.fit(Renamed(), community, call=mine)
-    found = method.through(mine)(fit.model, community)
+    found = method.cleaned_call(mine)(fit.model, community)
     kept = community.edge_index[:, ~method.suspects(community)]
     assert torch.equal(found, fit.model(community.x, kept))
 
@@ -246,7 +248,7 @@ def test_every_method_learns_from_pairs(name):
     data = split_links(datasets.synthetic(nodes=60, edges=300, seed=2), seed=0)
     small = {"adversary": NodeInjection(2, 3, steps=1)} if "adversary" in METHODS[name].__dataclass_fields__ else {}
     fit = METHODS[name](epochs=2, **small).fit(build("gat-links", data), data)
-    assert by_name(fit.model, data).shape == (data.edge_label_index.size(1), 2)
+    assert call_by_signature(fit.model, data).shape == (data.edge_label_index.size(1), 2)
 
 
 def test_a_checkpoint_of_another_method_is_refused(community, tmp_path):
@@ -257,7 +259,7 @@ def test_a_checkpoint_of_another_method_is_refused(community, tmp_path):
         seen.append(1)
         if len(seen) > 40:
             raise Stop
-        return by_name(model, data)
+        return call_by_signature(model, data)
 
     with pytest.raises(Stop):
         Vanilla(epochs=60).fit(build("gat", community), community, call=killed, checkpoint=tmp_path / "run")
@@ -271,7 +273,13 @@ NO_TERM = {"closeness": 0.0, "similarity": 0.0, "prediction": 0.0, "explanation"
 
 @pytest.mark.parametrize(
     "method",
-    [FGAI(fresh=0), AdversarialTraining(fresh=0), FGAI(anchor="mine"), FGAI(**NO_TERM), LayerNorm("layers")],
+    [
+        FGAI(restart_every=0),
+        AdversarialTraining(restart_every=0),
+        FGAI(anchor="mine"),
+        FGAI(**NO_TERM),
+        LayerNorm("layers"),
+    ],
 )
 def test_settings_without_meaning_are_refused(community, method):
     with pytest.raises(SettingError, match=r"; (give at least one|there is)"):

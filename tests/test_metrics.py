@@ -15,9 +15,10 @@ from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 from torch_geometric.nn import GATConv
 from torch_geometric.utils import remove_self_loops
 
-from fgai.adversary import GAINS, AttentionBall
+from fgai.adversaries import GAINS, AttentionBall
 from fgai.attention import Attention
 from fgai.attention import entropy as each_entropy
+from fgai.deletion import SHARES, deletion_order
 from fgai.errors import DataError
 from fgai.metrics import (
     METRICS,
@@ -37,7 +38,6 @@ from fgai.metrics import (
     shift,
     top_overlap,
 )
-from fgai.metrics.deletion import SHARES, deletion_order
 from fgai.reading import Reading
 from fgai.tap import AttentionPoint
 from strategies import edge_index, eighths, normalised_attentions
@@ -162,7 +162,7 @@ def test_the_f_curve_is_the_share_still_right_when_edges_are_taken_from_the_list
     weight = table(trial.now.explanation)
     sign = -1 if first == "most" else 1
     order = sorted(range(len(edges)), key=lambda i: (sign * weight[edges[i]], edges[i][1], edges[i][0]))
-    right = [i for i in range(150) if trial.judged[i] and int(trial.clean.logits[i].argmax()) == int(graph.y[i])]
+    right = [i for i in range(150) if trial.eval_mask[i] and int(trial.clean.logits[i].argmax()) == int(graph.y[i])]
     expected = []
     for share in SHARES:
         gone = set(order[: int(share * len(edges) + 0.5)])

@@ -12,14 +12,13 @@ from torch_geometric.nn import GATConv
 
 import fgai
 from fgai import plots
-from fgai.audit.run import CERTIFIED
+from fgai.auditing.audit import CERTIFIED
+from fgai.bench.figures import FIGURES, figure
 from fgai.bench.plan import Cell
-from fgai.bench.rows import Row
-from fgai.bench.store import Store
+from fgai.bench.results import CellStore, Row
+from fgai.deletion import SHARES
 from fgai.errors import DataError, MissingExtraError, UnknownNameError
-from fgai.figures import FIGURES, figure
 from fgai.methods import Epoch
-from fgai.metrics.deletion import SHARES
 from test_report import comparison
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -73,7 +72,7 @@ def _cells(tmp_path):
             held = {} if (method, seed) == ("at", 1) else curves
             row = partial(Row, "amazon-photo", backbone, method, seed, {**shares, "f1": 0.5 + seed}, curves=held)
             rows = [row(attack="none"), row(attack="injection-20x20")]
-            Store(tmp_path / "cells").put(Cell("amazon-photo", backbone, method, seed), rows)
+            CellStore(tmp_path / "cells").put(Cell("amazon-photo", backbone, method, seed), rows)
     return tmp_path
 
 
@@ -111,11 +110,11 @@ def test_an_attention_map_holds_the_weights_of_the_links():
 
 def test_a_star_tells_kept_lost_and_new_apart_by_dash_and_injected_nodes_by_shape():
     reports = comparison().reports
-    view = next(v for v in reports["vanilla"].views if {v.fate(s) for s in v.top_after} >= {"kept", "new"})
+    view = next(v for v in reports["vanilla"].views if {v.status(s) for s in v.top_after} >= {"kept", "new"})
     shared = {name: report for name, report in reports.items() if view.node in {v.node for v in report.views}}
     after = plots.stars(shared, view.node).axes[1]
     dashes = {"kept": "-", "lost": "--", "new": ":", "other": "-"}
-    told = sorted(dashes[view.fate(s)] for s, t, _, w in view.links if t == view.node != s and w is not None)
+    told = sorted(dashes[view.status(s)] for s, t, _, w in view.links if t == view.node != s and w is not None)
     drawn = sorted(line.get_linestyle() for line in after.lines if len(line.get_xdata()) == 2)
     assert drawn == told
     injected = [s for s, t, _, w in view.links if t == view.node and s >= 150]

@@ -5,8 +5,8 @@ import pytest
 
 import together
 from fgai.backbones import build
-from fgai.scale import audit_batches, exact
-from fgai.scale.launch import launch
+from fgai.distributed import launch
+from fgai.large import audit_batches, full_neighbour_loader
 
 
 @pytest.fixture(autouse=True)
@@ -47,5 +47,7 @@ def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(tmp_path, mo
 def test_metrics_sum_over_ranks(tmp_path):
     launch(together.audit_here, str(tmp_path), ranks=2)
     first, second = said(tmp_path)
-    alone = audit_batches(build("gat", together.DATA), exact(together.DATA, 2, batch=64), together.ATTACK)
+    alone = audit_batches(
+        build("gat", together.DATA), full_neighbour_loader(together.DATA, 2, batch=64), together.ATTACK
+    )
     assert first == second == pytest.approx(dict(alone.clean), abs=1e-6)

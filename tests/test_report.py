@@ -13,13 +13,13 @@ from torch_geometric.nn import GATConv
 
 import fgai
 from fgai import datasets, report
-from fgai.adversary import EdgeRewiring, NodeInjection
-from fgai.audit import Neighbourhood, audit, compare
-from fgai.audit.neighbourhood import AMONG, SHOWN, Looks, neighbourhood
+from fgai.adversaries import EdgeRewiring, NodeInjection
+from fgai.auditing import Neighbourhood, audit, compare
+from fgai.auditing.neighbourhood import AMONG, SHOWN, AttentionIndex, neighbourhood
 from fgai.backbones import build
-from fgai.certificate import certify, guaranteed_overlap
+from fgai.certificates import certify, guaranteed_overlap
 from fgai.errors import SettingError
-from fgai.metrics.stability import TOP
+from fgai.metrics.explanation import TOP
 from fgai.reading import Reader, read
 from worlds import by_target, community, model_of, table, top, trained
 
@@ -33,7 +33,7 @@ def content_of(html):
 
 @cache
 def comparison():
-    return compare({"vanilla": trained(), "other": trained("hashed")}, community(), ATTACK, seeds=2, watch=(3,))
+    return compare({"vanilla": trained(), "other": trained("hashed")}, community(), ATTACK, seeds=2, show_nodes=(3,))
 
 
 def test_a_report_is_saved_as_a_page_of_its_own_figures(tmp_path):
@@ -112,11 +112,11 @@ def test_a_node_is_shown_under_the_attack_that_hit_it_hardest():
 
 def test_a_neighbourhood_is_what_the_readings_say():
     graph = community()
-    attacked = ATTACK(Reader(trained()), graph, fgai.adversary.gains.cross_entropy(read(trained(), graph))).detach()
+    attacked = ATTACK(Reader(trained()), graph, fgai.adversaries.gains.cross_entropy(read(trained(), graph))).detach()
     clean = read(trained(), graph)
     before, after = table(clean.explanation), table(attacked.explanation)
     node = int(attacked.perturbation.added[1].min())  # an injected node links to it
-    view = neighbourhood(node, 0, Looks(clean.explanation), Looks(attacked.explanation))
+    view = neighbourhood(node, 0, AttentionIndex(clean.explanation), AttentionIndex(attacked.explanation))
     for source, target, old, new in view.links:
         assert old == (None if (source, target) not in before else pytest.approx(before[source, target], rel=1e-3))
         assert new == (None if (source, target) not in after else pytest.approx(after[source, target], rel=1e-3))
@@ -129,7 +129,7 @@ def test_a_hub_is_cut_to_what_can_be_looked_at():
     hub = 400
     edges = torch.stack([torch.arange(1, hub), torch.zeros(hub - 1, dtype=torch.long)])
     model = GATConv(2, 3).eval()
-    looks = Looks(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).explanation)
+    looks = AttentionIndex(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).explanation)
     view = neighbourhood(0, 0, looks, looks, asked=tuple(range(300, 310)))
     assert set(range(300, 310)) <= {*view.neighbours, 0} and len(view.links) <= SHOWN + AMONG
     assert view.unseen == hub - SHOWN
@@ -137,7 +137,7 @@ def test_a_hub_is_cut_to_what_can_be_looked_at():
 
 def test_a_watched_node_must_be_there():
     with pytest.raises(fgai.FGAIError, match="0 to 149"):
-        audit(trained(), community(), ATTACK, seeds=1, watch=(150,))
+        audit(trained(), community(), ATTACK, seeds=1, show_nodes=(150,))
 
 
 def test_one_node_alone_has_a_page():

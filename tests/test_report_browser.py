@@ -14,9 +14,9 @@ from torch_geometric.nn import GATConv
 
 import fgai
 from fgai import report
-from fgai.adversary import NodeInjection
-from fgai.audit import audit, compare
-from fgai.certificate import certify
+from fgai.adversaries import NodeInjection
+from fgai.auditing import audit, compare
+from fgai.certificates import certify
 from test_report import ATTACK, HOSTILE
 from worlds import community, model_of, trained
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fgai.bench.rows import Row, peak_mb, read_rows, versions, write_rows
+from fgai.bench.results import Row, peak_mb, read_rows, versions, write_rows
 
 words = st.sampled_from(["cora", "gat", "fgai", "none"])
 rows = st.builds(

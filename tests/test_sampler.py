@@ -12,9 +12,8 @@ from torch_geometric.utils import k_hop_subgraph
 
 from fgai import datasets
 from fgai.errors import SettingError
-from fgai.scale import Loader, NeighbourSampler, exact
-from fgai.scale.csc import CSC
-from fgai.scale.sampler import distinct
+from fgai.large import Loader, NeighbourSampler, full_neighbour_loader
+from fgai.large.sampler import CSC, distinct
 
 GRAPH = datasets.synthetic(300, 4_000, features=4, seed=1)
 GRAPH.edge_attr = torch.arange(GRAPH.num_edges)
@@ -57,7 +56,7 @@ def test_a_batch_is_part_of_the_graph_and_no_edge_comes_twice(seed, fanout):
 
 
 def test_the_whole_neighbourhood_is_pygs():
-    for batch in exact(GRAPH, hops=2, batch=100):
+    for batch in full_neighbour_loader(GRAPH, hops=2, batch=100):
         nodes, _, _, edges = k_hop_subgraph(batch.input_id, 2, GRAPH.edge_index, num_nodes=300)
         assert torch.equal(batch.n_id.sort().values, nodes)
         inner = k_hop_subgraph(batch.input_id, 1, GRAPH.edge_index, num_nodes=300)[0]
@@ -81,7 +80,7 @@ def test_batches_made_by_workers_are_the_same():
 
 
 def test_an_epoch_visits_every_seed_once():
-    loader = Loader(GRAPH, (2,), batch=32, seeds=GRAPH.y == 1)
+    loader = Loader(GRAPH, (2,), batch=32, seed_nodes=GRAPH.y == 1)
     seen = torch.cat([batch.input_id for batch in loader])
     assert torch.equal(seen.sort().values, torch.arange(len(seen)))
     nodes = torch.cat([batch.n_id[: batch.batch_size] for batch in loader])
@@ -101,7 +100,7 @@ def test_a_large_seed_is_a_seed():
 
 def test_a_node_without_neighbours_is_a_batch():
     lonely = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]))
-    batch = next(iter(Loader(lonely, (2, 2), seeds=torch.tensor([2]))))
+    batch = next(iter(Loader(lonely, (2, 2), seed_nodes=torch.tensor([2]))))
     assert batch.num_edges == 0 and batch.num_nodes == 1
 
 

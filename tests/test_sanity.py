@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch_geometric.nn import GATConv
 
-from fgai.adversary import GAINS
+from fgai.adversaries import GAINS
+from fgai.auditing.sanity import cascading_randomisation, label_randomisation, without_attention
 from fgai.methods import Vanilla
-from fgai.sanity import cascading_randomisation, label_randomisation, without_attention
 from strategies import generators
 from worlds import answers, community, model_of, small, tensors, trace, trained
 

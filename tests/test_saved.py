@@ -8,7 +8,7 @@ import torch
 from fgai import saved
 from fgai.backbones import BACKBONES, build
 from fgai.errors import DataError
-from fgai.reading import by_name
+from fgai.reading import call_by_signature
 from worlds import asked
 
 WEIGHTS, MANIFEST = "weights.safetensors", "manifest.json"
@@ -32,7 +32,7 @@ def test_a_saved_model_says_the_same_when_it_is_read_back(name, community, tmp_p
     back = saved.load(tmp_path / "deep" / "er")
     assert type(back.model) is type(model)
     assert not any(module.training for module in back.model.modules())
-    assert torch.equal(by_name(back.model, graph), by_name(model, graph))
+    assert torch.equal(call_by_signature(back.model, graph), call_by_signature(model, graph))
 
 
 def test_the_folder_holds_the_weights_and_the_manifest_and_no_code(community, tmp_path):
@@ -65,7 +65,7 @@ def test_a_figure_that_is_no_number_does_not_lose_the_model(community, tmp_path)
 def test_a_second_model_takes_the_place_of_the_first(community, tmp_path):
     keep(tmp_path, community, seed=1)
     second = keep(tmp_path, community, seed=2).eval()
-    assert torch.equal(by_name(saved.load(tmp_path).model, community), by_name(second, community))
+    assert torch.equal(call_by_signature(saved.load(tmp_path).model, community), call_by_signature(second, community))
 
 
 @pytest.mark.parametrize("place", [-1, 9])

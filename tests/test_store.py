@@ -10,7 +10,7 @@ import torch
 
 from fgai import datasets
 from fgai.errors import DataError
-from fgai.scale import Loader, Store, convert, convert_edge_list, write_store
+from fgai.large import DiskGraph, Loader, convert, convert_edge_list, write_store
 
 GRAPH = datasets.load("synthetic")
 
@@ -75,7 +75,7 @@ def test_a_store_is_read_only(tmp_path):
     with pytest.raises(DataError, match="read only"):
         store.put_tensor(GRAPH.x, group_name=None, attr_name="x", index=None)
     store.whole("x").zero_()  # this process's own copy
-    assert torch.equal(Store(tmp_path / "graph").whole("x"), GRAPH.x)
+    assert torch.equal(DiskGraph(tmp_path / "graph").whole("x"), GRAPH.x)
 
 
 def test_what_is_there_is_not_written_over(tmp_path):
@@ -96,7 +96,7 @@ def test_an_error_in_the_middle_leaves_nothing(tmp_path):
 SLOW = """
 import sys, time
 import numpy as np
-from fgai.scale import write_store
+from fgai.large import write_store
 def rows():
     for _ in range(10):
         print("row", flush=True)
@@ -115,9 +115,9 @@ def test_a_kill_in_the_middle_leaves_no_store_that_opens(tmp_path):
     writer.stdout.close()
     time.sleep(0.1)
     with pytest.raises(DataError, match="no whole graph store"):
-        Store(tmp_path / "graph")
+        DiskGraph(tmp_path / "graph")
     halves = list(tmp_path.iterdir())
     assert halves, "the writer had begun"
     for half in halves:
         with pytest.raises(DataError, match="no whole graph store"):
-            Store(half)
+            DiskGraph(half)

@@ -6,14 +6,14 @@ from torch import nn
 from torch_geometric.nn import GATConv, TransformerConv
 
 from fgai import FGAI, NodeInjection, Vanilla, certify, datasets, read
-from fgai.audit.trial import calm, measure, under
 from fgai.backbones import build
-from fgai.certificate import certified_radius
+from fgai.certificates import certified_radius
 from fgai.datasets.split import split_nodes
 from fgai.errors import CallError, UnknownNameError
+from fgai.large import audit_batches, certify_batches, concat, convert, full_neighbour_loader, layerwise, readings
+from fgai.large.streaming import WEIGHTS, Streamed
 from fgai.reading import Reader
-from fgai.scale import audit_batches, certify_batches, convert, exact, joined, layerwise, readings
-from fgai.scale.metrics import WEIGHTS, Streamed
+from fgai.trial import attacked_trial, clean_trial, measure
 
 DATA = split_nodes(datasets.synthetic(500, 6_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
 ATTACK = NodeInjection(nodes=2, edges=10, steps=2)
@@ -49,18 +49,18 @@ def test_whole_neighbourhoods_and_layer_by_layer_read_what_the_graph_gives(name)
     model = Deep() if name == "deep" else build(name, DATA)
     whole, hops = read(model, DATA), 3 if name == "deep" else 2
     for found in (
-        joined(readings(model, exact(DATA, hops, batch=64)), 500),
-        joined(layerwise(model, DATA, batch=64), 500),
+        concat(readings(model, full_neighbour_loader(DATA, hops, batch=64)), 500),
+        concat(layerwise(model, DATA, batch=64), 500),
     ):
         close(found.logits, whole.logits)
         look = found.explanation
-        close(look.weight, whole.explanation.on(look.edge_index))
+        close(look.weight, whole.explanation.weights_at(look.edge_index))
         assert look.edge_index.size(1) == whole.explanation.edge_index.size(1)
 
 
 def test_layer_by_layer_from_disk(tmp_path):
     model = build("gat", DATA)
-    close(joined(layerwise(model, convert(DATA, tmp_path / "graph")), 500).logits, read(model, DATA).logits)
+    close(concat(layerwise(model, convert(DATA, tmp_path / "graph")), 500).logits, read(model, DATA).logits)
 
 
 def test_nothing_is_left_on_a_model_that_was_read_layer_by_layer():
@@ -99,8 +99,8 @@ def test_a_model_that_does_not_go_layer_by_layer_is_refused(model):
 def test_streamed_metrics_are_those_of_the_whole_graph(models):
     """The attack is made on the whole graph; what it does is then counted batch by batch."""
     vanilla, _ = models
-    trial = calm(Reader(vanilla.eval()), DATA)
-    hit = under(ATTACK, "cross-entropy", trial, 0)
+    trial = clean_trial(Reader(vanilla.eval()), DATA)
+    hit = attacked_trial(ATTACK, "cross-entropy", trial, 0)
     told, metrics = measure(hit), {name: Streamed(name) for name in WEIGHTS}
     for part in torch.arange(500).split(60):
         for metric in metrics.values():
@@ -121,17 +121,17 @@ def only(trial, nodes):
     seeds = len(nodes)
     return replace(
         trial,
-        clean=moved(trial.clean).of_first(seeds),
+        clean=moved(trial.clean).head(seeds),
         now=moved(trial.now),
         y=trial.y[nodes],
-        judged=trial.judged[nodes],
+        eval_mask=trial.eval_mask[nodes],
     )
 
 
 def test_an_audit_of_batches_is_exact_on_the_clean_graph_and_attacks_each_batch(models):
     vanilla, _ = models
-    found = audit_batches(vanilla, exact(DATA, hops=2, batch=100), ATTACK, seeds=2)
-    told = measure(calm(Reader(vanilla.eval()), DATA))
+    found = audit_batches(vanilla, full_neighbour_loader(DATA, hops=2, batch=100), ATTACK, seeds=2)
+    told = measure(clean_trial(Reader(vanilla.eval()), DATA))
     for name, value in found.clean.items():
         assert value == pytest.approx(told[name], abs=1e-5), name
     assert found.attacked["g_tvd"].mean > 1e-3 and found.attacked["overlap"].mean < 1
@@ -142,7 +142,7 @@ def test_an_audit_of_batches_is_exact_on_the_clean_graph_and_attacks_each_batch(
 def test_one_batch_with_all_nodes_is_the_audit_of_the_graph(models):
     vanilla, _ = models
     found = audit_batches(vanilla, [DATA], ATTACK)
-    told = measure(under(ATTACK, "cross-entropy", calm(Reader(vanilla.eval()), DATA), 0))
+    told = measure(attacked_trial(ATTACK, "cross-entropy", clean_trial(Reader(vanilla.eval()), DATA), 0))
     for name, figure in found.attacked.items():
         assert figure.mean == pytest.approx(told[name], abs=1e-6), name
 
@@ -150,7 +150,7 @@ def test_one_batch_with_all_nodes_is_the_audit_of_the_graph(models):
 def test_certificates_of_batches_are_those_of_the_graph(models):
     vanilla, faithful = models
     whole = certify(faithful, DATA, vanilla, k=3, steps=1)
-    parts = certify_batches(faithful, exact(DATA, hops=2, batch=128), vanilla, k=3, steps=1)
+    parts = certify_batches(faithful, full_neighbour_loader(DATA, hops=2, batch=128), vanilla, k=3, steps=1)
     for name in ("beta1", "beta2", "alpha1", "alpha2"):
         close(getattr(parts, name).values, getattr(whole, name).values)
     close(parts.certified, whole.certified)

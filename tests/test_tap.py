@@ -68,7 +68,7 @@ def test_every_site_has_a_name_also_where_a_layer_runs_twice():
 def test_the_second_call_of_a_layer_is_perturbed_alone():
     net = Net().eval()
     _, plain = caught(net, X, EDGES)
-    _, moved = caught(net, X, EDGES, plus_weight={"again@1": torch.ones_like(plain["again@1"].weight)})
+    _, moved = caught(net, X, EDGES, weight_delta={"again@1": torch.ones_like(plain["again@1"].weight)})
     assert torch.equal(moved["again"].weight, plain["again"].weight)
     assert torch.equal(moved["again@1"].weight, plain["again@1"].weight + 1)
 
@@ -132,7 +132,7 @@ def test_a_subclass_that_reaches_the_softmax_through_super_is_read():
     weight = conv(X, EDGES, return_attention_weights=True)[1][1]
     plain, attention = caught(conv, X, EDGES)
     assert torch.equal(attention[""].weight, weight)
-    assert not torch.allclose(caught(conv, X, EDGES, plus_weight={"": torch.ones_like(weight)})[0], plain)
+    assert not torch.allclose(caught(conv, X, EDGES, weight_delta={"": torch.ones_like(weight)})[0], plain)
 
 
 def test_a_point_marks_the_attention_of_a_custom_layer_without_new_keys():
@@ -142,7 +142,7 @@ def test_a_point_marks_the_attention_of_a_custom_layer_without_new_keys():
     assert torch.equal(answer, plain)
     assert list(attention) == ["attention"] and set(net.state_dict()) == {"lin.weight", "lin.bias"}
     delta = torch.rand_like(attention["attention"].weight).requires_grad_()
-    moved = caught(net, X, EDGES, plus_weight={"attention": delta})[0]
+    moved = caught(net, X, EDGES, weight_delta={"attention": delta})[0]
     change = torch.zeros(6, 3).index_add(0, EDGES[1], delta * net.lin(X)[EDGES[0]])
     torch.testing.assert_close(moved, plain + change)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fgai.errors import SettingError
-from fgai.topk import overlap, quota, rank, top, topk_loss
+from fgai.topk import effective_k, overlap, rank_within, topk_loss, topk_mask
 from strategies import KS, vector_pairs
 
 
@@ -54,7 +54,7 @@ def same(value, expected, weight):
 @given(vector_pairs())
 def test_ranks_are_places_in_a_stable_sort_of_each_vector(case):
     weight, _, index, num = case
-    value = rank(weight, index, num)
+    value = rank_within(weight, index, num)
     assert value.shape == weight.shape
     for places, column in columns(value, weight):
         for node in range(num):
@@ -65,7 +65,7 @@ def test_ranks_are_places_in_a_stable_sort_of_each_vector(case):
 @given(st.one_of(vector_pairs(), vector_pairs(whole_graph=True)), KS)
 def test_the_top_is_that_of_a_sort_with_ties_to_the_earlier_entry(case, k):
     weight, _, index, num = case
-    mask = top(weight, index, num, k)
+    mask = topk_mask(weight, index, num, k)
     assert (mask.dtype, mask.shape) == (torch.bool, weight.shape)
     for chosen, column in columns(mask, weight):
         expected = set().union(*(best(column, members(index, node), k) for node in range(num)))
@@ -117,17 +117,17 @@ def test_the_surrogate_of_a_node_with_fewer_than_k_neighbours_is_still_divided_b
 
 def test_each_head_has_its_own_top():
     weight = torch.tensor([[0.5, 0.1], [0.3, 0.2], [0.2, 0.7]])
-    assert top(weight, torch.zeros(3).long(), 1, k=1).int().tolist() == [[1, 0], [0, 0], [0, 1]]
+    assert topk_mask(weight, torch.zeros(3).long(), 1, k=1).int().tolist() == [[1, 0], [0, 0], [0, 1]]
 
 
 @given(KS, st.lists(st.integers(0, 40)))
 def test_the_quota_is_k_or_all_there_is_and_a_fraction_rounds_up(k, sizes):
-    assert quota(k, torch.tensor(sizes, dtype=torch.long)).tolist() == [allowed(k, size) for size in sizes]
+    assert effective_k(k, torch.tensor(sizes, dtype=torch.long)).tolist() == [allowed(k, size) for size in sizes]
 
 
 def test_a_fraction_that_is_a_whole_number_of_entries_is_not_rounded_up():
     assert 0.07 * 100 > 7
-    assert quota(0.07, torch.tensor([100, 101])).tolist() == [7, 8]
+    assert effective_k(0.07, torch.tensor([100, 101])).tolist() == [7, 8]
 
 
 @pytest.mark.parametrize("k", [0, -1, 0.0, -0.5, 1.5, math.nan, "3", None])
@@ -142,6 +142,6 @@ def test_a_k_without_meaning_is_refused_with_the_ones_there_are(k):
 def test_single_and_double_precision_rank_alike(values):
     index = torch.arange(len(values)) % 3
     single = torch.tensor(values, dtype=torch.float)
-    assert torch.equal(rank(single, index, 3), rank(single.double(), index, 3))
+    assert torch.equal(rank_within(single, index, 3), rank_within(single.double(), index, 3))
     heads = torch.stack([single, -single], dim=1)
-    assert torch.equal(rank(heads, index, 3), rank(heads.double(), index, 3))
+    assert torch.equal(rank_within(heads, index, 3), rank_within(heads.double(), index, 3))

@@ -4,8 +4,8 @@ import pytest
 
 from fgai.bench.plan import Cell, Plan
 from fgai.bench.run import Settings, run
+from fgai.bench.tracking import tracker
 from fgai.errors import MissingExtraError
-from fgai.tracking import tracker
 
 PLAN = Plan("small", "Small", {"synthetic": 1}, ("gat",), ("vanilla",), ())
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from fgai import FGAI, NodeInjection, datasets, ranks
+from fgai import FGAI, NodeInjection, datasets
+from fgai import distributed as ranks
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
+from fgai.large import Loader, audit_batches, full_neighbour_loader
 from fgai.methods import Batches
-from fgai.scale import Loader, audit_batches, exact
 
 DATA = split_nodes(datasets.synthetic(400, 4_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
 ATTACK = NodeInjection(nodes=2, edges=8, steps=2)
@@ -20,7 +21,11 @@ METHOD = FGAI(adversary=ATTACK, epochs=4)
 
 def fitted(slots=1, checkpoint=None, loader=None):
     model = build("gat", DATA)
-    batches = Batches(loader or Loader(DATA, (5, 5), batch=50), exact(DATA, 2, seeds=DATA.val_mask, batch=10), slots)
+    batches = Batches(
+        loader or Loader(DATA, (5, 5), batch=50),
+        full_neighbour_loader(DATA, 2, seed_nodes=DATA.val_mask, batch=10),
+        slots,
+    )
     return METHOD.fit(model, batches, checkpoint=checkpoint)
 
 
@@ -53,5 +58,5 @@ def fit_and_die(folder):
 
 def audit_here(folder):
     """Each rank audits its share; all say the same."""
-    found = audit_batches(build("gat", DATA), exact(DATA, 2, batch=64), ATTACK)
+    found = audit_batches(build("gat", DATA), full_neighbour_loader(DATA, 2, batch=64), ATTACK)
     (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(dict(found.clean)))

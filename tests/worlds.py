@@ -10,7 +10,7 @@ from torch_geometric.nn.models import GAT
 from torch_geometric.utils import add_self_loops
 
 from fgai import datasets
-from fgai.adversary import Perturbation
+from fgai.adversaries import Perturbation
 from fgai.attention import Attention
 from fgai.backbones import BACKBONES, build
 from fgai.datasets.split import split_nodes
@@ -20,7 +20,7 @@ from fgai.seeding import seeded
 from fgai.tap import AttentionPoint
 
 MODELS = (*BACKBONES, "pyg")
-PARTS = ("x", "added", "dropped", "moved", "plus_weight", "plus_score")
+PARTS = ("x", "added", "dropped", "x_delta", "weight_delta", "score_delta")
 
 
 def small(sparse=False):

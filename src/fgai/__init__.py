@@ -1,11 +1,13 @@
 """fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
 
-from fgai import adversary, backbones, datasets, methods, metrics, plots, report, saved, scale
+from fgai import adversaries as adversary
+from fgai import backbones, datasets, methods, metrics, plots, report, saved
+from fgai import large as scale
 from fgai.acceleration import accelerated
-from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
+from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation
 from fgai.attention import Attention
-from fgai.audit import AuditReport, Comparison, audit, compare
-from fgai.certificate import Certificate, certify
+from fgai.auditing import AuditReport, Comparison, audit, compare
+from fgai.certificates import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
 from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
@@ -16,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "FGAI",
     "AdversarialTraining",
+    "AttackEnsemble",
     "Attention",
     "AttentionBall",
     "AttentionExplainer",
@@ -32,7 +35,6 @@ __all__ = [
     "Perturbation",
     "Reader",
     "Reading",
-    "Strongest",
     "Tap",
     "Vanilla",
     "__version__",

@@ -15,7 +15,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, Linear, MessagePassing, Trans
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
-from fgai.graph import edge_keys, parts, version
+from fgai.graph import edge_keys, split_rows, version
 from fgai.kernels import (
     EdgeOrder,
     Narrow,
@@ -31,7 +31,7 @@ from fgai.kernels import (
     thinned,
     weighed_scores,
 )
-from fgai.tap import layers_that_exchange, rebound, seen_as
+from fgai.tap import message_passing_layers, swapped_class, with_globals
 
 PAYS_FROM = 5_000  # edges; below, PyG's own path is as fast
 
@@ -106,14 +106,14 @@ def accelerated(model: nn.Module, *, as_pyg: bool = True, hops: Hops = lambda: N
     memory = _Memory()
     drop = dropout if as_pyg else thinned
     loops = {change: _remembered(change, memory) for change in (remove_self_loops, add_self_loops)}
-    exchange = list(layers_that_exchange(model).values())
+    exchange = list(message_passing_layers(model).values())
     with ExitStack() as undo:
         for layer in model.modules():
             if not as_pyg:
                 later = len(exchange) - exchange.index(layer) if layer in exchange else 0
                 loops[add_self_loops] = _remembered(_sorted_with_loops, memory, partial(_heard, hops, later))
             if (faster := _faster(type(layer), memory, drop, loops)) is not None:
-                undo.enter_context(seen_as(layer, faster))
+                undo.enter_context(swapped_class(layer, faster))
         undo.enter_context(RowByRow())
         yield memory.forget
 
@@ -149,7 +149,7 @@ def _faster(cls: Any, memory: _Memory, drop: Drop, loops: Mapping[Any, Any]) -> 
         if issubclass(cls, base) and _is_pygs_own(cls, base):
             methods = {**parts_of(cls, memory, drop), "normalise": _normalise}
             if cls.forward is base.forward:
-                methods["forward"] = rebound(base.forward, loops)
+                methods["forward"] = with_globals(base.forward, loops)
             return type(cls.__name__, (cls,), methods)
     for base in (nn.Linear, Linear):
         if issubclass(cls, base) and cls.forward is base.forward:
@@ -275,7 +275,7 @@ def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
     """The product x W^T + b: rows that stay are multiplied once while W stays, sparse ones by their entries."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        both = parts(x)
+        both = split_rows(x)
         if x.device.type != "cpu" or x.dim() != 2 or not (x.is_sparse or both):
             return cls.forward(self, x)
         if both is None:

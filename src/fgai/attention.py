@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fgai.graph import degree, edge_keys, locate, match, max_by, rising, sum_by
+from fgai.graph import degree, edge_keys, locate, match, segment_max, segment_sum, stable_sort
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Attention:
     """The weights that acted in one call of one layer; unperturbed, they sum to one over the edges of a target.
 
     >>> a = Attention(torch.tensor([[0.7], [0.3], [1.0]]), torch.tensor([[0, 1, 2], [2, 2, 0]]), num_targets=3)
-    >>> a.on(torch.tensor([[1], [2]]))
+    >>> a.weights_at(torch.tensor([[1], [2]]))
     tensor([[0.3000]])
     """
 
@@ -49,7 +49,7 @@ class Attention:
         score = None if self.score is None else self.score.detach()
         return replace(self, weight=self.weight.detach(), score=score)
 
-    def of_first(self, targets: int) -> Attention:
+    def head(self, targets: int) -> Attention:
         """The attention of the first targets alone; sources keep their numbers."""
         here = (self.target < targets).nonzero().flatten()
         score = None if self.score is None else self.score.index_select(0, here)
@@ -74,27 +74,27 @@ class Attention:
         base = int(self.edge_index.max()) + 1
         keys, row = edge_keys(self.edge_index, base).unique(sorted=True, return_inverse=True)
         edge_index = torch.stack([keys % base, keys // base])
-        return replace(self, weight=sum_by(self.weight, row, keys.numel()), edge_index=edge_index, score=None)
+        return replace(self, weight=segment_sum(self.weight, row, keys.numel()), edge_index=edge_index, score=None)
 
-    def on(self, edge_index: Tensor, absent: float | None = None) -> Tensor:
+    def weights_at(self, edge_index: Tensor, default: float | None = None) -> Tensor:
         """The weights of these edges, in this order; [2, M] -> [M, H]. Parallel edges add up.
 
         An edge that is not here gets the weight `absent`; without it, that is an error.
         """
         once = self.coalesce()
-        if absent is None:
+        if default is None:
             return once.weight[match(edge_index, once.edge_index)]
         at = locate(edge_index, once.edge_index)
         here = (at >= 0)[:, None]
         found = once.weight[at.clamp(min=0)] if len(once.weight) else once.weight.new_zeros(len(at), self.heads)
-        return torch.where(here, found, absent)
+        return torch.where(here, found, default)
 
 
-class Followed:
+class EdgeLookup:
     """Edges whose weights are asked of one attention after another; on the same edges they are found only once.
 
-    >>> followed = Followed(torch.tensor([[1, 5], [2, 5]]))
-    >>> followed(Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)).flatten()
+    >>> lookup = EdgeLookup(torch.tensor([[1, 5], [2, 5]]))
+    >>> lookup(Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)).flatten()
     tensor([0.3000, 0.0000])
     """
 
@@ -110,19 +110,19 @@ class Followed:
         edges = attention.edge_index
         known = next((entry for entry in self._known if entry[0] is edges), None)
         if known is None:
-            keys, _ = rising(edge_keys(edges, int(edges.max()) + 1 if edges.numel() else 1))
+            keys, _ = stable_sort(edge_keys(edges, int(edges.max()) + 1 if edges.numel() else 1))
             alone = len(keys) > 0 and not bool((keys[1:] == keys[:-1]).any())
             known = (edges, locate(self.edge_index, edges), alone)
             self._known = [*self._known[-3:], known]
         return known
 
-    def __call__(self, attention: Attention, absent: float = 0.0) -> Tensor:
+    def __call__(self, attention: Attention, default: float = 0.0) -> Tensor:
         """The weights of these edges, or `absent` where one is not there; [M, H]."""
         _, at, alone = self._found(attention)
         if not alone:
-            return attention.on(self.edge_index, absent)
+            return attention.weights_at(self.edge_index, default)
         found = attention.weight.index_select(0, at.clamp(min=0))
-        return found if bool((at >= 0).all()) else torch.where((at >= 0)[:, None], found, absent)
+        return found if bool((at >= 0).all()) else torch.where((at >= 0)[:, None], found, default)
 
 
 def uniform(attention: Attention) -> Attention:
@@ -141,8 +141,8 @@ def log_weight(attention: Attention) -> Tensor:
     score, target, num = attention.score, attention.target, attention.num_targets
     if score is None:
         return attention.weight.clamp(min=torch.finfo(attention.weight.dtype).tiny).log()
-    most = max_by(score.detach(), target, num)
-    total = sum_by((score - most[target]).exp(), target, num)
+    most = segment_max(score.detach(), target, num)
+    total = segment_sum((score - most[target]).exp(), target, num)
     return score - (most + total.clamp(min=torch.finfo(total.dtype).tiny).log())[target]
 
 
@@ -154,7 +154,7 @@ def nonuniformity(attention: Attention) -> Tensor:
     tensor([0.0000, 0.0000, 0.4000])
     """
     distance = (attention.weight - uniform(attention).weight).abs()
-    return sum_by(distance, attention.target, attention.num_targets)
+    return segment_sum(distance, attention.target, attention.num_targets)
 
 
 def entropy(attention: Attention) -> Tensor:
@@ -165,6 +165,6 @@ def entropy(attention: Attention) -> Tensor:
     tensor([nan, nan, 1.])
     """
     weight = attention.weight.clamp(min=0)
-    total = -sum_by(torch.special.xlogy(weight, weight), attention.target, attention.num_targets)
+    total = -segment_sum(torch.special.xlogy(weight, weight), attention.target, attention.num_targets)
     size = attention.degree[:, None].to(total.dtype)
     return torch.where(size > 1, total / size.clamp(min=2).log(), torch.nan)

@@ -19,34 +19,33 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai import datasets, plots, report, saved
-from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Strongest
-from fgai.audit import audit as run_audit
-from fgai.audit import compare
-from fgai.audit.writers import writer_for
+from fgai.adversaries import ADVERSARIES, GAINS, AttackEnsemble, NodeInjection
+from fgai.auditing import audit as run_audit
+from fgai.auditing import compare
+from fgai.auditing.record import writer_for
 from fgai.backbones import BACKBONES, build, shape_for
+from fgai.bench.figures import FIGURES, figure
 from fgai.bench.plan import Plan, plans
+from fgai.bench.results import CellStore as Cells
 from fgai.bench.run import run as run_plan
-from fgai.bench.store import Store as Cells
 from fgai.bench.tables import FORMATS, table_of
-from fgai.certificate import certify as run_certify
-from fgai.certificate.explanation import Norm
-from fgai.certificate.record import kind_of
+from fgai.bench.tracking import tracker
+from fgai.certificates import certify as run_certify
+from fgai.certificates.explanation import Norm
+from fgai.certificates.record import kind_of
 from fgai.datasets import DATASETS
+from fgai.distributed import launch, rank
 from fgai.errors import DataError, FGAIError, SettingError
-from fgai.figures import FIGURES, figure
-from fgai.files import ending
-from fgai.graph import need
+from fgai.files import checked_suffix
+from fgai.graph import require
+from fgai.large import DiskGraph, Loader, convert_edge_list, full_neighbour_loader, layerwise
+from fgai.large import convert as convert_graph
+from fgai.large.store import MANIFEST
 from fgai.methods import FGAI, METHODS, Batches, Epoch, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
-from fgai.metrics.stability import TOP
-from fgai.ranks import rank
-from fgai.reading import by_name
-from fgai.registry import import_here
-from fgai.scale import Loader, Store, convert_edge_list, exact, layerwise
-from fgai.scale import convert as convert_graph
-from fgai.scale.launch import launch
-from fgai.scale.store import MANIFEST
-from fgai.tracking import tracker
+from fgai.metrics.explanation import TOP
+from fgai.reading import call_by_signature
+from fgai.registry import import_from_cwd
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -131,10 +130,10 @@ def _fit(
     found = saved.load(folder)
     backbone, seed = found.manifest["backbone"], int(found.manifest.get("seed", 0))
     data = other or _named(found)
-    graph = Store(data) if (Path(data) / MANIFEST).exists() else _prepared(backbone, data, seed)
+    graph = DiskGraph(data) if (Path(data) / MANIFEST).exists() else _prepared(backbone, data, seed)
     method, hops = FGAI.preset(preset, epochs=epochs, seed=seed), _numbers(fanout)
-    if batch or isinstance(graph, Store):
-        check = exact(graph, len(hops), seeds=_attribute(graph, "val_mask"))
+    if batch or isinstance(graph, DiskGraph):
+        check = full_neighbour_loader(graph, len(hops), seed_nodes=_attribute(graph, "val_mask"))
         done = method.fit(
             found.model, Batches(Loader(graph, hops, batch=batch or 1_024, seed=seed), check), checkpoint=checkpoint
         )
@@ -154,9 +153,9 @@ def _fit(
     return save
 
 
-def _origin(graph: Data | Store, data: str, seed: int) -> str:
+def _origin(graph: Data | DiskGraph, data: str, seed: int) -> str:
     """What a graph is called: a store by the dataset it was made of, if with the same split."""
-    origin = graph.origin if isinstance(graph, Store) else {}
+    origin = graph.origin if isinstance(graph, DiskGraph) else {}
     return str(origin["data"]) if origin.get("seed") == seed else data
 
 
@@ -170,7 +169,7 @@ def _numbers(fanout: str) -> list[int]:
 def _save(
     out: Path,
     fit: Fit,
-    graph: Data | Store,
+    graph: Data | DiskGraph,
     shape: Mapping[str, Any],
     data: str,
     method: dict[str, Any],
@@ -184,7 +183,7 @@ def _save(
         fit.model,
         **shape,
         data=data,
-        data_sha256="" if isinstance(graph, Store) else datasets.fingerprint(graph),
+        data_sha256="" if isinstance(graph, DiskGraph) else datasets.fingerprint(graph),
         method=method,
         seed=seed,
         metrics=metrics,
@@ -193,13 +192,13 @@ def _save(
     return metrics["f1"]
 
 
-def _attribute(graph: Data | Store, name: str) -> Tensor:
-    return graph.whole(name) if isinstance(graph, Store) else need(graph, name)
+def _attribute(graph: Data | DiskGraph, name: str) -> Tensor:
+    return graph.whole(name) if isinstance(graph, DiskGraph) else require(graph, name)
 
 
-def _test_f1(model: nn.Module, graph: Data | Store, y: Tensor, test: Tensor) -> float:
-    if not isinstance(graph, Store):
-        return micro_f1(by_name(model, graph)[test], y[test])
+def _test_f1(model: nn.Module, graph: Data | DiskGraph, y: Tensor, test: Tensor) -> float:
+    if not isinstance(graph, DiskGraph):
+        return micro_f1(call_by_signature(model, graph)[test], y[test])
     right = sum(
         int(((seen.reading.logits.argmax(-1) == y[seen.nodes]) & test[seen.nodes]).sum())
         for seen in layerwise(model, graph)
@@ -251,7 +250,7 @@ def audit(
         if out is not None:
             writer_for(out)  # what cannot be written is said before the attack
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data, split)
-        attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
+        attack = AttackEnsemble(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
         if out is not None and out.suffix == ".html":
             report.save(out, found, about=_about(data or f"that of {folder}", graph))
@@ -344,12 +343,12 @@ def write_report(
     """Audit and certify models side by side, and write one HTML file to look at."""
     with _errors_in_words():
         _check_push("l1", radius)
-        ending(out, (".html",), "a report of models side by side")
+        checked_suffix(out, (".html",), "a report of models side by side")
         loaded = [saved.load(folder) for folder in folders]
         graph, about = _shared(loaded, data)
         found = {_title(one): one for one in loaded}
         models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
-        comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
+        comparison = compare(models, graph, attack, gain=gain, seeds=seeds, show_nodes=node or ())
         proofs = {name: run_certify(model, graph, k=TOP, radius=radius) for name, model in models.items()}
         past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
         weights = {f"weights of {name}": str(one.manifest["weights_sha256"]) for name, one in found.items()}
@@ -455,7 +454,7 @@ def _called(path: str) -> Any:
     """What `module:function` returns; the module may lie in the current folder."""
     module, _, function = path.partition(":")
     try:
-        found = getattr(import_here(module), function)
+        found = getattr(import_from_cwd(module), function)
     except AttributeError as error:
         raise DataError(f"{path}: {error}; give module:function") from error
     return found()

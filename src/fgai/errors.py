@@ -32,7 +32,7 @@ class SettingError(FGAIError, ValueError):
     """A setting is outside the range in which it means something."""
 
 
-class NoSlopeError(SettingError):
+class NotDifferentiableError(SettingError):
     """A gain that can judge but not be climbed was given to an adversary that climbs."""
 
 

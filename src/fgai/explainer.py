@@ -53,7 +53,7 @@ class AttentionExplainer(ExplainerAlgorithm):
         """The explanation of all nodes; `index` does not change where a node looks."""
         reading = read(model, Data(x=x, edge_index=edge_index), call=lambda net, _: net(x, edge_index, **kwargs))
         attention = reading.explanation if self.site is None else reading.attention[self.site]
-        mask = attention.mean().on(edge_index, absent=0.0)[:, 0]
+        mask = attention.mean().weights_at(edge_index, default=0.0)[:, 0]
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)
 
     def supports(self) -> bool:

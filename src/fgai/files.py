@@ -15,7 +15,7 @@ from fgai.errors import DataError
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary file to write to, which becomes `path` at the end of the block unless an error ends it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -29,10 +29,10 @@ def whole(path: Path) -> Iterator[Path]:
         half.unlink(missing_ok=True)
 
 
-def ending(path: Path, endings: Iterable[str], what: str) -> str:
+def checked_suffix(path: Path, endings: Iterable[str], what: str) -> str:
     """The ending of a file's name, if `what` can be saved as such a file; others are refused.
 
-    >>> ending(Path("curves.svg"), (".svg", ".png"), "a figure")
+    >>> checked_suffix(Path("curves.svg"), (".svg", ".png"), "a figure")
     '.svg'
     """
     *others, last = endings
@@ -42,20 +42,20 @@ def ending(path: Path, endings: Iterable[str], what: str) -> str:
     return path.suffix
 
 
-def finite(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """The same record for JSON: numbers that are not finite become None, tuples lists.
 
-    >>> finite({"loss": (1.0, math.nan)})
+    >>> jsonable({"loss": (1.0, math.nan)})
     {'loss': [1.0, None]}
     """
     if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
+        return {name: jsonable(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
+        return [jsonable(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, content: Any) -> None:
     """`content` as JSON, sorted and indented, so that two versions can be compared line by line."""
-    with whole(path) as half:
+    with atomic_write(path) as half:
         half.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")

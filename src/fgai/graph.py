@@ -35,16 +35,16 @@ def locate(edge_index: Tensor, among: Tensor) -> Tensor:
     if among.size(1) == 0 or edge_index.size(1) == 0:
         return edge_index.new_full((edge_index.size(1),), -1)
     base = int(max(edge_index.max(), among.max())) + 1
-    known, order = rising(edge_keys(among, base))
+    known, order = stable_sort(edge_keys(among, base))
     asked = edge_keys(edge_index, base)
     at = torch.searchsorted(known, asked).clamp_(max=known.numel() - 1)
     return torch.where(known[at] == asked, order[at], -1)
 
 
-def rising(keys: Tensor) -> tuple[Tensor, Tensor]:
+def stable_sort(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Keys in order, and where each was; those that lie in order already are not sorted again.
 
-    >>> rising(torch.tensor([3, 1]))
+    >>> stable_sort(torch.tensor([3, 1]))
     (tensor([1, 3]), tensor([1, 0]))
     """
     if bool((keys[1:] >= keys[:-1]).all()):
@@ -74,29 +74,29 @@ def degree(target: Tensor, num_targets: int) -> Tensor:
     return torch.bincount(target, minlength=num_targets)
 
 
-def sum_by(value: Tensor, index: Tensor, num: int) -> Tensor:
+def segment_sum(value: Tensor, index: Tensor, num: int) -> Tensor:
     """The sum of the rows of `value` that share an index; [E, ...] -> [num, ...].
 
-    >>> sum_by(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
+    >>> segment_sum(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
     tensor([4., 3., 0.])
     """
     return value.new_zeros(num, *value.shape[1:]).index_add(0, index, value)
 
 
-def max_by(value: Tensor, index: Tensor, num: int) -> Tensor:
+def segment_max(value: Tensor, index: Tensor, num: int) -> Tensor:
     """The largest of the rows of `value` that share an index, entry by entry, 0 without; [E, ...] -> [num, ...].
 
-    >>> max_by(torch.tensor([-1.0, -2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
+    >>> segment_max(torch.tensor([-1.0, -2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
     tensor([ 4., -1.,  0.])
     """
     along = index.view(-1, *[1] * (value.dim() - 1)).expand_as(value)
     return value.new_zeros(num, *value.shape[1:]).scatter_reduce(0, along, value, "amax", include_self=False)
 
 
-def need(data: Data, name: str) -> Tensor:
+def require(data: Data, name: str) -> Tensor:
     """The tensor `data[name]`, or an error that says what the graph has instead.
 
-    >>> need(Data(x=torch.ones(1, 1)), "y")
+    >>> require(Data(x=torch.ones(1, 1)), "y")
     Traceback (most recent call last):
     fgai.errors.DataError: the graph has no `y`, only ['x']; set it as a tensor
     """
@@ -117,14 +117,14 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     >>> more.num_nodes, more.edge_index.tolist(), more.y.tolist()
     (3, [[0, 2], [1, 0]], [4, 5, -1])
     """
-    old, edges, more = need(data, "x"), need(data, "edge_index"), copy.copy(data)
+    old, edges, more = require(data, "x"), require(data, "edge_index"), copy.copy(data)
     for name, value in data.to_dict().items():
         if name not in JOINED and isinstance(value, Tensor) and not _of_pairs(data, name):
             if data.is_node_attr(name):
                 more[name] = _padded(value, x.size(0))
             elif data.is_edge_attr(name):
                 more[name] = _padded(value, edge_index.size(1))
-    more.x = stacked(old, x)
+    more.x = append_rows(old, x)
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
         more.num_nodes = old.size(0) + x.size(0)
@@ -135,7 +135,7 @@ def add_edges(data: Data, edge_index: Tensor) -> Data:
     """The graph with `edge_index` as further edges; their attributes are filled as `add_nodes` fills them."""
     return add_nodes(
         data,
-        torch.zeros(0, need(data, "x").size(1), dtype=need(data, "x").dtype, device=need(data, "x").device),
+        torch.zeros(0, require(data, "x").size(1), dtype=require(data, "x").dtype, device=require(data, "x").device),
         edge_index,
     )
 
@@ -154,10 +154,10 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     return left
 
 
-def stacked(old: Tensor, x: Tensor) -> Tensor:
+def append_rows(old: Tensor, x: Tensor) -> Tensor:
     """The rows of `x` below those of `old`; if those are sparse, zeros are stored too, so that gradients reach them.
 
-    >>> stacked(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
+    >>> append_rows(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
     torch.Size([3, 2])
     """
     old = old.coalesce() if old.is_sparse else old
@@ -165,17 +165,17 @@ def stacked(old: Tensor, x: Tensor) -> Tensor:
     return _known(both, old, x)
 
 
-def restacked(both: Tensor, x: Tensor) -> Tensor:
+def replace_rows(both: Tensor, x: Tensor) -> Tensor:
     """What `stacked` put together, with other rows below; the pattern of a sparse one is not made again.
 
-    >>> restacked(stacked(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
+    >>> replace_rows(append_rows(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
     tensor([1., 1.])
     """
-    found = parts(both)
+    found = split_rows(both)
     assert found is not None, "only what was stacked can be stacked again"
     old = found[0]
     if not old.is_sparse:
-        return stacked(old, x)
+        return append_rows(old, x)
     return _known(with_values(both, torch.cat([old.values(), x.flatten()])), old, x)
 
 
@@ -188,10 +188,10 @@ def with_values(x: Tensor, values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
 
 
-def parts(x: Tensor) -> tuple[Tensor, Tensor] | None:
+def split_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
     """What `stacked` put together, if it made this very tensor and nothing changed: the rows there were, those below.
 
-    >>> parts(torch.ones(2, 2)) is None
+    >>> split_rows(torch.ones(2, 2)) is None
     True
     """
     *both, versions = getattr(x, "_fgai_parts", ((),))

@@ -41,11 +41,11 @@ class Reading:
         """The attention of the last site: what the paper calls the explanation."""
         return self.attention[next(reversed(list(self.attention)))]
 
-    def of_first(self, nodes: int) -> Reading:
+    def head(self, nodes: int) -> Reading:
         """What is said of the first nodes alone, and where they look: in a batch these are the seeds."""
         if nodes == len(self.logits):
             return self
-        return Reading(self.logits[:nodes], {site: a.of_first(nodes) for site, a in self.attention.items()})
+        return Reading(self.logits[:nodes], {site: a.head(nodes) for site, a in self.attention.items()})
 
     def detach(self) -> Reading:
         """The same reading without its history of gradients."""
@@ -68,14 +68,14 @@ class Reader:
 
     def __init__(self, model: nn.Module, call: Call | None = None) -> None:
         self.model = model
-        self.call = call or by_name
+        self.call = call or call_by_signature
         self._tap = Tap(model)
 
     def __call__(
-        self, graph: Graph, *, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING, edit: Edit | None = None
+        self, graph: Graph, *, weight_delta: Deltas = NOTHING, score_delta: Deltas = NOTHING, edit: Edit | None = None
     ) -> Reading:
         """Read `graph`, with its attention perturbed by site (shaped like the weights) or replaced by `edit`."""
-        with self._tap.open(plus_weight, plus_score, edit) as caught:
+        with self._tap.open(weight_delta, score_delta, edit) as caught:
             logits = self.call(self.model, graph)
         if not isinstance(logits, Tensor):
             raise CallError(
@@ -93,12 +93,12 @@ def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
     >>> read(GATConv(3, 2), graph).explanation.weight.sum(0)
     tensor([2.])
     """
-    with evaluating(model), accelerated(model), torch.no_grad():
+    with eval_mode(model), accelerated(model), torch.no_grad():
         return Reader(model, call)(graph)
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for the length of a block; every module gets its own mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -110,11 +110,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def still(model: nn.Module) -> Iterator[None]:
+def frozen_params(model: nn.Module) -> Iterator[None]:
     """For the length of a block no parameter asks for a gradient, so that only what an attack moves has one.
 
     >>> layer = nn.Linear(1, 1)
-    >>> with still(layer):
+    >>> with frozen_params(layer):
     ...     layer.weight.requires_grad
     False
     """
@@ -128,7 +128,7 @@ def still(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_()
 
 
-def by_name(model: nn.Module, graph: Graph) -> Tensor:
+def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
     """Call a model with the parameters of its `forward` filled by name from the graph."""
     parameters = inspect.signature(_plain(model).forward).parameters.values()
     first = next(iter(parameters), None)

@@ -70,7 +70,7 @@ class Registry(Mapping[str, T]):
         return len(self._entries)
 
 
-def import_here(module: str) -> Any:
+def import_from_cwd(module: str) -> Any:
     """Import a module, installed or in the current folder: what it registers is then there."""
     sys.path.insert(0, str(Path.cwd()))
     try:

@@ -15,7 +15,7 @@ from torch import nn
 
 from fgai.backbones import BACKBONES
 from fgai.errors import DataError
-from fgai.files import finite, whole, write_json
+from fgai.files import atomic_write, jsonable, write_json
 from fgai.versions import versions
 
 FORMAT = 1
@@ -32,13 +32,13 @@ class Saved:
 def save(folder: str | Path, model: nn.Module, *, backbone: str, features: int, classes: int, **about: Any) -> None:
     """Write a model of one of our backbones; `about` goes into the manifest (method, seed, data, metrics)."""
     folder = Path(folder)
-    with whole(folder / "weights.safetensors") as half:
+    with atomic_write(folder / "weights.safetensors") as half:
         save_model(model, str(half))
         digest = hashlib.sha256(half.read_bytes()).hexdigest()
     shape = {"backbone": backbone, "features": features, "classes": classes}
     write_json(
         folder / "manifest.json",
-        {"format": FORMAT, **shape, **finite(about), "versions": versions(), "weights_sha256": digest},
+        {"format": FORMAT, **shape, **jsonable(about), "versions": versions(), "weights_sha256": digest},
     )
 
 

@@ -59,11 +59,11 @@ class _Call:
 
 
 @dataclass
-class Catch:
+class Recording:
     """What one opening of a tap caught, by site: `conv1`, and `conv1@1`, ... where a layer ran again."""
 
-    plus_weight: Deltas
-    plus_score: Deltas
+    weight_delta: Deltas
+    score_delta: Deltas
     edit: Edit | None
     calls: dict[str, list[_Call]] = field(default_factory=lambda: defaultdict(list))
     edges: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
@@ -82,7 +82,7 @@ class Catch:
                 )
             for number, (call, edge_index) in enumerate(zip(calls, edges, strict=True)):
                 found[_site(name, number)] = Attention(call.weight, edge_index, call.num_targets, call.score)
-        unknown = sorted((self.plus_weight.keys() | self.plus_score.keys()) - found.keys())
+        unknown = sorted((self.weight_delta.keys() | self.score_delta.keys()) - found.keys())
         if unknown:
             raise TapError(f"no attention is called {unknown}; in this model there is {sorted(found)}")
         return {site: found[site] for site in self.sites}
@@ -91,8 +91,8 @@ class Catch:
         """A softmax with the perturbations of this site, noting what came in and went out."""
         given = inspect.signature(plain).bind(*args, **kwargs).arguments
         site = _site(name, len(self.calls[name]))
-        score = given["src"] = _nudged(site, given["src"], self.plus_score, "scores")
-        weight = _nudged(site, plain(**given), self.plus_weight, "weights")
+        score = given["src"] = _nudged(site, given["src"], self.score_delta, "scores")
+        weight = _nudged(site, plain(**given), self.weight_delta, "weights")
         call = _Call(_flat(score), _flat(weight), *_targets(given))
         self.calls[name].append(call if self.edit is None else _edited(site, call, self.edit))
         return self.calls[name][-1].weight.view_as(weight)
@@ -125,24 +125,24 @@ class Tap:
                 "(GATConv, GATv2Conv, TransformerConv, ...)"
             )
         self._refuse_nesting()
-        self._catch: Catch | None = None
+        self._catch: Recording | None = None
         self._listening: dict[tuple[str, type], type] = {}  # made once: a tap is opened many times in an attack
 
     @contextmanager
     def open(
-        self, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING, edit: Edit | None = None
-    ) -> Iterator[Catch]:
+        self, weight_delta: Deltas = NOTHING, score_delta: Deltas = NOTHING, edit: Edit | None = None
+    ) -> Iterator[Recording]:
         """Catch attention; add `plus_weight` to weights and `plus_score` to scores, by site, shaped like them.
 
         `edit` puts other weights in their place: `edit(site, attention)`, whose sources are not known yet (-1).
         """
         self._refuse_nesting()
-        catch = self._catch = Catch(plus_weight, plus_score, edit)
+        catch = self._catch = Recording(weight_delta, score_delta, edit)
         with ExitStack() as undo:
             undo.callback(setattr, self, "_catch", None)
             undo.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code would not see the tap
             for name, layer in self.layers.items():
-                undo.enter_context(seen_as(layer, self._listener(name, type(layer))))
+                undo.enter_context(swapped_class(layer, self._listener(name, type(layer))))
                 undo.callback(_watch_edges(name, layer, catch).remove)
             yield catch
 
@@ -163,11 +163,11 @@ class Tap:
         return listen
 
 
-def layers_that_exchange(model: nn.Module) -> dict[str, nn.Module]:
+def message_passing_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers in which nodes hear of their neighbours, by name; all else treats each node by itself.
 
     >>> from torch_geometric.nn.models import GAT
-    >>> list(layers_that_exchange(GAT(3, 4, num_layers=2)))
+    >>> list(message_passing_layers(GAT(3, 4, num_layers=2)))
     ['convs.0', 'convs.1']
     """
     found: dict[str, nn.Module] = {}
@@ -200,14 +200,14 @@ def _calls_softmax(function: Any) -> bool:
 def _listening(cls: type, replaced: Mapping[Any, Any]) -> type:
     """A subclass of `cls` in which each softmax is another, also where a method reaches it by super()."""
     shims = [
-        type(owner.__name__, (owner,), {name: rebound(f, replaced) for name, f in methods.items()})
+        type(owner.__name__, (owner,), {name: with_globals(f, replaced) for name, f in methods.items()})
         for owner, methods in _owners(cls).items()
     ]
     bases = shims if shims[0].__base__ is cls else [cls, *shims]
     return type(cls.__name__, (*bases, _Tapped), {})
 
 
-def rebound(function: FunctionType, others: Mapping[Any, Any]) -> FunctionType:
+def with_globals(function: FunctionType, others: Mapping[Any, Any]) -> FunctionType:
     """The same code in a scope where some global functions are others."""
     scope = {
         name: others.get(value, value) if callable(value) else value for name, value in function.__globals__.items()
@@ -218,7 +218,7 @@ def rebound(function: FunctionType, others: Mapping[Any, Any]) -> FunctionType:
 
 
 @contextmanager
-def seen_as(layer: nn.Module, cls: type) -> Iterator[None]:
+def swapped_class(layer: nn.Module, cls: type) -> Iterator[None]:
     """For the length of a block, a layer is of another class."""
     plain = type(layer)
     layer.__class__ = cls
@@ -228,7 +228,7 @@ def seen_as(layer: nn.Module, cls: type) -> Iterator[None]:
         layer.__class__ = plain
 
 
-def _watch_edges(name: str, layer: nn.Module, catch: Catch) -> RemovableHandle:
+def _watch_edges(name: str, layer: nn.Module, catch: Recording) -> RemovableHandle:
     if isinstance(layer, MessagePassing):
         return layer.register_propagate_forward_pre_hook(
             lambda layer, inputs: catch.note_edges(name, inputs[0], layer.flow)

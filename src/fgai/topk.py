@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fgai.errors import SettingError
-from fgai.graph import degree, sum_by
+from fgai.graph import degree, segment_sum
 
 
-def quota(k: int | float, size: Tensor) -> Tensor:
+def effective_k(k: int | float, size: Tensor) -> Tensor:
     """How many entries are the top ones of vectors of these sizes: min(k, size), or ceil(k size) for a fraction.
 
-    >>> quota(3, torch.tensor([0, 2, 9])), quota(0.5, torch.tensor([0, 1, 5]))
+    >>> effective_k(3, torch.tensor([0, 2, 9])), effective_k(0.5, torch.tensor([0, 1, 5]))
     (tensor([0, 2, 3]), tensor([0, 1, 3]))
     """
     if isinstance(k, int) and k >= 1:
@@ -27,10 +27,10 @@ def quota(k: int | float, size: Tensor) -> Tensor:
     raise SettingError(f"k is {k!r}; give a whole number of neighbours (1, 2, ...) or a fraction of them (0.0, 1.0]")
 
 
-def rank(weight: Tensor, index: Tensor, num: int) -> Tensor:
+def rank_within(weight: Tensor, index: Tensor, num: int) -> Tensor:
     """The place of each entry within its own vector, 0 for the largest; [E] or [E, H], as `weight`.
 
-    >>> rank(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([0, 0, 1]), 2)
+    >>> rank_within(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([0, 0, 1]), 2)
     tensor([1, 0, 0])
     """
     order = _sorted(weight, index)
@@ -52,14 +52,14 @@ def _sorted(weight: Tensor, index: Tensor) -> Tensor:
     return by_weight.gather(0, index[by_weight].argsort(dim=0, stable=True))
 
 
-def top(weight: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
+def topk_mask(weight: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
     """T_k as a mask: the k largest entries of each vector.
 
-    >>> top(torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0, 0, 0]), 1, k=2)
+    >>> topk_mask(torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0, 0, 0]), 1, k=2)
     tensor([False,  True,  True])
     """
-    allowed = quota(k, degree(index, num))[index]
-    return rank(weight, index, num) < allowed.view(-1, *[1] * (weight.dim() - 1))
+    allowed = effective_k(k, degree(index, num))[index]
+    return rank_within(weight, index, num) < allowed.view(-1, *[1] * (weight.dim() - 1))
 
 
 def overlap(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
@@ -71,9 +71,9 @@ def overlap(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | flo
     >>> overlap(w, v, torch.zeros(3, dtype=torch.long), 1, k=2)
     tensor([0.5000])
     """
-    both = top(weight, index, num, k) & top(other, index, num, k)
-    shared = sum_by(both.to(weight.dtype), index, num)
-    size = quota(k, degree(index, num)).to(weight.dtype)
+    both = topk_mask(weight, index, num, k) & topk_mask(other, index, num, k)
+    shared = segment_sum(both.to(weight.dtype), index, num)
+    size = effective_k(k, degree(index, num)).to(weight.dtype)
     return shared / size.view(-1, *[1] * (weight.dim() - 1))
 
 
@@ -87,9 +87,11 @@ def topk_loss(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | f
     >>> topk_loss(w, v, torch.zeros(3, dtype=torch.long), 1, k=2)
     tensor([0.1000])
     """
-    counted = top(weight, index, num, k).to(weight.dtype) + top(other, index, num, k).to(weight.dtype)
-    total = sum_by(counted * (weight - other).abs(), index, num)
+    counted = topk_mask(weight, index, num, k).to(weight.dtype) + topk_mask(other, index, num, k).to(weight.dtype)
+    total = segment_sum(counted * (weight - other).abs(), index, num)
     sizes = (
-        quota(k, degree(index, num)).clamp(min=1) if isinstance(k, float) else torch.full((1,), k, device=index.device)
+        effective_k(k, degree(index, num)).clamp(min=1)
+        if isinstance(k, float)
+        else torch.full((1,), k, device=index.device)
     )
     return total / (2 * sizes).to(weight.dtype).view(-1, *[1] * (weight.dim() - 1))

@@ -7,20 +7,20 @@ from functools import cache
 import pytest
 import torch
 
-from fgai.adversary import (
+from fgai.adversaries import (
     ADVERSARIES,
     GAINS,
+    AttackEnsemble,
     AttentionBall,
     EdgeRewiring,
     FeatureBall,
     NodeInjection,
-    Strongest,
 )
 from fgai.errors import FGAIError
 from strategies import generators
 from worlds import MODELS, answers, asked, change, links, model_of, small, tensors, trace
 
-PLUS = ("plus_weight", "plus_score")
+PLUS = ("weight_delta", "score_delta")
 ROUNDED = 1 + 1e-4
 NORMS = {"l1": 1, "l2": 2, "linf": torch.inf}
 INSTANCES = {
@@ -40,8 +40,8 @@ INSTANCES = {
         FeatureBall(0.3, "l2", steps=3, targets=(2, 7)),
     ),
     "strongest": (
-        Strongest(2, (2, 4), ("kl", "margin"), ((2, 0.5),), restarts=2),
-        Strongest(2, (3,), ("kl",), ((1, 0.5), (2, 0.2)), box=None),
+        AttackEnsemble(2, (2, 4), ("kl", "margin"), ((2, 0.5),), restarts=2),
+        AttackEnsemble(2, (3,), ("kl",), ((1, 0.5), (2, 0.2)), box=None),
     ),
 }
 ALL = [pytest.param(a, id=f"{name}-{i}") for name, several in INSTANCES.items() for i, a in enumerate(several)]
@@ -51,8 +51,8 @@ LONGER = {  # the same chain of steps, or its start alone, and more of it
     "attention-ball": (AttentionBall(0.2, steps=0), AttentionBall(0.2, steps=6)),
     "feature-ball": (FeatureBall(0.3, steps=0), FeatureBall(0.3, steps=6)),
     "strongest": (
-        Strongest(2, (3,), ("kl",), ((2, 0.5),), restarts=1),
-        Strongest(2, (3,), ("kl",), ((6, 0.5),), restarts=1),
+        AttackEnsemble(2, (3,), ("kl",), ((2, 0.5),), restarts=1),
+        AttackEnsemble(2, (3,), ("kl",), ((6, 0.5),), restarts=1),
     ),
 }
 
@@ -86,7 +86,7 @@ def assert_links(now, added, dropped):
 
 def assert_injection(adversary, now):
     graph, x = small(), now.perturbation.x
-    counts = adversary.edges if isinstance(adversary, Strongest) else (adversary.edges,)
+    counts = adversary.edges if isinstance(adversary, AttackEnsemble) else (adversary.edges,)
     edges = max(count for count in counts if 2 * count * adversary.nodes >= now.perturbation.added.size(1))
     assert x.shape == (adversary.nodes, graph.num_features)
     assert_links(now, adversary.nodes * edges, 0)
@@ -99,7 +99,7 @@ def assert_injection(adversary, now):
 
 
 def assert_attention_ball(adversary, now):
-    parts = now.perturbation.plus_weight if adversary.on == "weights" else now.perturbation.plus_score
+    parts = now.perturbation.weight_delta if adversary.on == "weights" else now.perturbation.score_delta
     assert list(parts) == ["conv2"]
     place = now.attention["conv2"]
     assert parts["conv2"].shape == place.weight.shape
@@ -109,7 +109,7 @@ def assert_attention_ball(adversary, now):
 
 
 def assert_feature_ball(adversary, now):
-    moved = now.perturbation.moved
+    moved = now.perturbation.x_delta
     assert moved.shape == small().x.shape
     assert bool((moved.norm(NORMS[adversary.norm], dim=1) <= adversary.radius * ROUNDED).all())
     if adversary.targets is not None:
@@ -120,7 +120,7 @@ BUDGETS = {
     "node-injection": (assert_injection, {"x", "added"}),
     "edge-rewiring": (lambda a, now: assert_links(now, a.added, a.dropped), {"added", "dropped"}),
     "attention-ball": (assert_attention_ball, set(PLUS)),
-    "feature-ball": (assert_feature_ball, {"moved"}),
+    "feature-ball": (assert_feature_ball, {"x_delta"}),
     "strongest": (assert_injection, {"x", "added"}),
 }
 
@@ -154,7 +154,7 @@ def test_an_adversary_never_gains_less_than_doing_nothing(adversary, sparse):
 @pytest.mark.parametrize("model", MODELS)
 def test_an_adversary_works_on_every_kind_of_model_with_dense_and_sparse_features(adversary, model):
     if model == "pyg" and isinstance(adversary, AttentionBall):
-        assert list(attacked(adversary, model).perturbation.plus_weight) == ["convs.1"]
+        assert list(attacked(adversary, model).perturbation.weight_delta) == ["convs.1"]
     for sparse in (False, True):
         now = attacked(adversary, model, sparse)
         assert worth("kl", now, model, sparse) > 0 and now.logits.isfinite().all()
@@ -201,7 +201,7 @@ def test_every_gain_is_a_scalar_of_what_the_adversary_found(adversary, gain):
 @pytest.mark.parametrize("gain", GAINS)
 @pytest.mark.parametrize("adversary", FIRST)
 def test_every_gain_can_be_climbed_or_is_refused_in_words(adversary, gain):
-    if gain == "flips" and not isinstance(adversary, Strongest):
+    if gain == "flips" and not isinstance(adversary, AttackEnsemble):
         with pytest.raises(FGAIError, match="Strongest"):
             attack(adversary, gain=gain)
         return

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from fgai import Reader, backbones, datasets
-from fgai.adversary import NodeInjection
+from fgai.adversaries import NodeInjection
 from fgai.datasets.split import split_nodes
-from fgai.methods import METHODS, training
-from fgai.reading import by_name
+from fgai.methods import METHODS
+from fgai.reading import call_by_signature
+from fgai.training import loop as training
 from strategies import generators
 
 SMALL = {"adversary": NodeInjection(nodes=2, edges=3, steps=1, step=0.5)}
@@ -99,5 +100,7 @@ def test_the_result_can_be_read_and_attacked(name):
 def test_a_model_is_called_as_the_user_says():
     calls = []
     for name in METHODS:
-        method(name, epochs=1).fit(TRAINED, DATA, call=lambda m, d, name=name: calls.append(name) or by_name(m, d))
+        method(name, epochs=1).fit(
+            TRAINED, DATA, call=lambda m, d, name=name: calls.append(name) or call_by_signature(m, d)
+        )
     assert set(calls) == set(METHODS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.adversary import Perturbation
+from fgai.adversaries import Perturbation
 from fgai.metrics import METRICS, Trial, g_jsd, released_g_jsd
 from fgai.reading import Reader, Reading
 from fgai.tap import AttentionPoint
@@ -156,7 +156,7 @@ def test_measuring_leaves_the_readings_as_they_are(name):
 def test_nodes_that_are_not_judged_have_no_say_in_how_good_the_answers_are(name):
     graph = small()
     one = trial(model_of("gat", graph), graph, attacked(graph))
-    other = replace(one, y=torch.where(one.judged, one.y, (one.y + 1) % 3))
+    other = replace(one, y=torch.where(one.eval_mask, one.y, (one.y + 1) % 3))
     assert METRICS[name].compute(one) == METRICS[name].compute(other)
 
 

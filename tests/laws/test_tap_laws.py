@@ -62,7 +62,7 @@ def test_perturbed_weights_act_by_the_formula(case):
     _, attention = tapped(case)
     with seeded(1):
         delta = {site: 0.1 * torch.randn_like(a.weight) for site, a in attention.items()}
-    moved, now = tapped(case, plus_weight=delta)
+    moved, now = tapped(case, weight_delta=delta)
     torch.testing.assert_close(moved, case.output(as_weights(now)), rtol=0, atol=1e-10)
     first = next(iter(attention))
     torch.testing.assert_close(now[first].weight, attention[first].weight + delta[first])
@@ -73,13 +73,13 @@ def test_perturbed_scores_go_through_the_softmax(case):
     site = next(iter(attention))
     with seeded(2):
         delta = torch.randn_like(attention[site].score)
-    now = tapped(case, plus_score={site: delta})[1][site]
+    now = tapped(case, score_delta={site: delta})[1][site]
     for i in now.target.unique():
         at = now.target == i
         torch.testing.assert_close(now.weight[at], (attention[site].score + delta)[at].softmax(0))
 
 
-@pytest.mark.parametrize("where", ["plus_weight", "plus_score"])
+@pytest.mark.parametrize("where", ["weight_delta", "score_delta"])
 def test_gradients_reach_perturbations(case, where):
     _, attention = tapped(case)
     sites = list(attention)
@@ -113,10 +113,10 @@ def test_a_perturbation_of_the_wrong_shape_is_refused_before_it_acts(case):
     before, (_, attention) = state(case.layer), tapped(case)
     site = next(iter(attention))
     with pytest.raises(TapError, match="one row per edge"):
-        tapped(case, plus_weight={site: attention[site].weight[:-1]})
+        tapped(case, weight_delta={site: attention[site].weight[:-1]})
     assert state(case.layer) == before
 
 
 def test_an_unknown_site_is_refused_with_the_names_there_are(case):
     with pytest.raises(TapError, match="there is"):
-        tapped(case, plus_weight={"frist": torch.zeros(1)})
+        tapped(case, weight_delta={"frist": torch.zeros(1)})

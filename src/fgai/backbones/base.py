@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.errors import DataError
-from fgai.graph import need, with_values
+from fgai.graph import require, with_values
 from fgai.kernels import thinned
 from fgai.registry import Registry
 from fgai.seeding import seeded
@@ -51,7 +51,7 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
 
 def shape_for(data: Data) -> dict[str, int]:
     """How many features and classes a model of this graph has."""
-    return {"features": need(data, "x").size(1), "classes": int(need(data, "y").max()) + 1}
+    return {"features": require(data, "x").size(1), "classes": int(require(data, "y").max()) + 1}
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:

@@ -13,7 +13,7 @@ from torch_geometric.nn import TransformerConv
 
 from fgai.backbones.base import BACKBONES, dropout
 from fgai.backbones.encodings import laplacian_encodings
-from fgai.graph import need
+from fgai.graph import require
 
 ENCODINGS = 8
 
@@ -40,7 +40,7 @@ class GT(nn.Module):
     def prepare(data: Data) -> Data:
         """The graph with `pe`, its Laplacian positional encodings."""
         placed = copy.copy(data)
-        placed.pe = laplacian_encodings(need(data, "edge_index"), int(data.num_nodes or 0), ENCODINGS)
+        placed.pe = laplacian_encodings(require(data, "edge_index"), int(data.num_nodes or 0), ENCODINGS)
         return placed
 
     def forward(self, x: Tensor, edge_index: Tensor, pe: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 """The experiments: what is run, and the rows in which every figure that is shown is kept."""
 
-from fgai.bench.rows import Row, read_rows, write_rows
+from fgai.bench.results import Row, read_rows, write_rows
 
 __all__ = ["Row", "read_rows", "write_rows"]

@@ -1,22 +1,42 @@
-"""The rows of one trained model: on the clean graph, and under every attack."""
+"""The attacks of every comparison, and the rows of one trained model under each."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch_geometric.data import Data
 
 from fgai.acceleration import accelerated
-from fgai.audit.run import describe
-from fgai.audit.trial import calm, measure, under
-from fgai.bench.attacks import ATTACKS, Attack
-from fgai.bench.rows import Row, peak_mb
-from fgai.files import finite
+from fgai.adversaries import Adversary, AttackEnsemble, NodeInjection
+from fgai.auditing.audit import describe
+from fgai.bench.results import Row, peak_mb
+from fgai.files import jsonable
 from fgai.metrics import Trial
-from fgai.reading import Call, Reader, evaluating
+from fgai.reading import Call, Reader, eval_mode
+from fgai.trial import attacked_trial, clean_trial, measure
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An adversary and what it wants."""
+
+    adversary: Adversary
+    gain: str
+
+
+ATTACKS: Mapping[str, Attack] = {
+    "injection-20x20": Attack(NodeInjection(nodes=20, edges=20), "cross-entropy"),
+    "injection-20x40": Attack(NodeInjection(nodes=20, edges=40), "cross-entropy"),
+    "strongest": Attack(AttackEnsemble(nodes=20, edges=(20, 40)), "flips"),
+    "explanation": Attack(
+        AttackEnsemble(nodes=20, edges=(40,), surrogates=("soft-top-k", "top-k-loss", "cross-entropy")),
+        "attention-divergence",
+    ),
+}
 
 
 def row_per_attack(
@@ -33,16 +53,16 @@ def row_per_attack(
 ) -> Iterator[Row]:
     """One row for the clean graph (`none`), then one per attack, seeded like the model."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
-    with evaluating(model), accelerated(model, as_pyg=False):
-        clean = calm(Reader(model, call), data)
+    with eval_mode(model), accelerated(model, as_pyg=False):
+        clean = clean_trial(Reader(model, call), data)
         yield Row(**_figures(clean), peak_mb=peak_mb(), **about)
         for name, attack in attacks.items():
             start = time.perf_counter()
-            figures = _figures(under(attack.adversary, attack.gain, clean, seed))
+            figures = _figures(attacked_trial(attack.adversary, attack.gain, clean, seed))
             seconds = time.perf_counter() - start
             settings = {**describe(attack.adversary), "gain": attack.gain, "seed": seed}
             yield Row(**figures, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
 
 
 def _figures(trial: Trial) -> dict[str, Any]:
-    return finite({"metrics": measure(trial), "curves": trial.curves})
+    return jsonable({"metrics": measure(trial), "curves": trial.curves})

@@ -15,22 +15,20 @@ from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
 from fgai.attention import Attention
-from fgai.audit.run import CERTIFIED
-from fgai.bench.attacks import ATTACKS
-from fgai.bench.cells import row_per_attack
+from fgai.auditing.audit import CERTIFIED
+from fgai.bench.cells import ATTACKS, row_per_attack
 from fgai.bench.engines import ENGINES, default_workers
 from fgai.bench.plan import Cell, Plan
-from fgai.bench.rows import Row
-from fgai.bench.store import Store
-from fgai.certificate import certified_radius, certified_share
+from fgai.bench.results import CellStore, Row
+from fgai.bench.tracking import Track
+from fgai.certificates import certified_radius, certified_share
 from fgai.errors import SettingError
 from fgai.methods import METHODS
 from fgai.metrics import METRICS
 from fgai.progress import progress
 from fgai.reading import read
-from fgai.registry import import_here
+from fgai.registry import import_from_cwd
 from fgai.seeding import seeded
-from fgai.tracking import Track
 
 K = 10
 CERTIFIED_NAMES = (*(f"share_{radius:g}" for radius in CERTIFIED), "median_radius")
@@ -60,12 +58,12 @@ def run(
     """Run the cells of a plan that `folder` does not hold yet; those that ran are returned. A failure is a row, too.
 
     `using` names modules that register what the plan names, such as a method of your own; every worker imports them.
-    `track` is told the figures of each cell as it ends (`fgai.tracking`).
+    `track` is told the figures of each cell as it ends (`fgai.bench.tracking`).
     """
     for module in using:
-        import_here(module)
+        import_from_cwd(module)
     _check(plan, settings)
-    store = Store(folder)
+    store = CellStore(folder)
     wanted = [cell for cell in plan.cells(only, seeds) if not store.finished(cell, settings.attacks)]
     work = partial(finish, store=store, settings=settings, using=tuple(using))
     with progress(plan.name, len(wanted)) as advance:
@@ -95,12 +93,12 @@ def _figures(rows: Sequence[Row]) -> dict[str, float]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def finish(cell: Cell, store: Store, settings: Settings, using: Sequence[str] = ()) -> None:
+def finish(cell: Cell, store: CellStore, settings: Settings, using: Sequence[str] = ()) -> None:
     """Train and attack one cell and keep its rows, or the error that ended it."""
     if store.finished(cell, settings.attacks):
         return
     for module in using:
-        import_here(module)
+        import_from_cwd(module)
     try:
         rows = rows_of_cell(cell, store, settings)
     except Exception as error:
@@ -109,7 +107,7 @@ def finish(cell: Cell, store: Store, settings: Settings, using: Sequence[str] = 
     store.put(cell, rows)
 
 
-def rows_of_cell(cell: Cell, store: Store, settings: Settings) -> Sequence[Row]:
+def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[Row]:
     """The rows of one cell: clean, with what the certificate says, and under every attack."""
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
@@ -128,7 +126,7 @@ def rows_of_cell(cell: Cell, store: Store, settings: Settings) -> Sequence[Row]:
     return [replace(clean, metrics={**clean.metrics, **proved}, settings=asdict(method), seconds=seconds), *attacked]
 
 
-def trained(cell: Cell, data: Data, store: Store, settings: Settings) -> tuple[nn.Module, Any, float]:
+def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tuple[nn.Module, Any, float]:
     """The model of a cell, the method that made it, and the seconds that took.
 
     A method that refines starts from the vanilla model of the same seed, which is kept on a shelf.

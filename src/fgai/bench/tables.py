@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fgai.bench.plan import Plan
-from fgai.bench.rows import Row
-from fgai.bench.store import Store
+from fgai.bench.results import CellStore, Row
 from fgai.registry import Registry
 
 
@@ -30,7 +29,7 @@ FORMATS: Registry[Callable[[Table], str]] = Registry("table format")
 
 def table_of(plan: Plan, folder: str | Path, *, beside_paper: bool = False) -> Table:
     """The table of a plan from the cells in a folder; mean and deviation over seeds, a dash where nothing has run."""
-    store, body = Store(folder), []
+    store, body = CellStore(folder), []
     for dataset, backbone, method in plan.lines():
         rows = [row for cell in plan.cells_of(dataset, backbone, method) for row in store.rows(cell)]
         paper = ((plan.paper or {}).get(backbone, {}).get(method, {}).get(dataset, [])) if beside_paper else []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fgai.files import whole
+from fgai.files import atomic_write
 
 
 def cache(root: str | Path | None = None) -> Path:
@@ -30,5 +30,5 @@ def bring(raw: str, root: Path) -> None:
         return
     for source in (Path(shelf) / raw).iterdir():
         if source.is_file() and not (root / raw / source.name).exists():
-            with whole(root / raw / source.name) as half:
+            with atomic_write(root / raw / source.name) as half:
                 shutil.copyfile(source, half)

@@ -22,8 +22,8 @@ from fgai.datasets.synthetic import synthetic
 from fgai.errors import DataError, MissingExtraError
 from fgai.registry import Registry
 
-Source = Callable[[Path, int], Data]
-DATASETS: Registry[Source] = Registry("dataset")
+DatasetReader = Callable[[Path, int], Data]
+DATASETS: Registry[DatasetReader] = Registry("dataset")
 
 
 @dataclass(frozen=True)

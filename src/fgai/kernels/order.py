@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fgai.errors import DataError
-from fgai.graph import degree, edge_keys, rising, sum_by
+from fgai.graph import degree, edge_keys, segment_sum, stable_sort
 
 Place = tuple[Tensor, Tensor]  # where the rows of a sparse matrix start, and the columns of its entries
 
@@ -65,7 +65,7 @@ class EdgeOrder:
         for ends, count in zip(edge_index, (num_sources, num_targets), strict=True):
             if len(ends) and not 0 <= int(ends.min()) <= int(ends.max()) < count:
                 raise DataError(f"edges name the nodes {int(ends.min())} to {int(ends.max())}, and there are {count}")
-        keys, sort = rising(edge_keys(edge_index, num_sources))
+        keys, sort = stable_sort(edge_keys(edge_index, num_sources))
         fresh = torch.ones_like(keys, dtype=torch.bool)
         fresh[1:] = keys[1:] != keys[:-1]
         place = torch.empty_like(sort)
@@ -107,7 +107,7 @@ class EdgeOrder:
     def entries(self, weight: Tensor) -> Tensor:
         """The weights as entries of A, those of repeated edges added up; [E, H] -> [P, H]."""
         if self.repeats:
-            return sum_by(weight, self.place, len(self.edge))
+            return segment_sum(weight, self.place, len(self.edge))
         return weight if self.in_order else weight.index_select(0, self.edge)
 
     def at_edges(self, entries: Tensor) -> Tensor:

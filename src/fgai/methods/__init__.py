@@ -2,12 +2,12 @@
 
 from fgai.methods.adversarial import AdversarialTraining
 from fgai.methods.base import METHODS, Method
-from fgai.methods.batches import Batches
+from fgai.methods.defences import GNNSVD, GNNGuard, ProGNN
 from fgai.methods.fgai import FGAI
 from fgai.methods.layernorm import LayerNorm
-from fgai.methods.purified import GNNSVD, GNNGuard, ProGNN
-from fgai.methods.training import Epoch, Fit
 from fgai.methods.vanilla import Vanilla
+from fgai.training.data import Batches
+from fgai.training.loop import Epoch, Fit
 
 __all__ = [
     "FGAI",

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from torch import nn
 
-from fgai.adversary import GAINS, Adversary, NodeInjection
-from fgai.graph import need
+from fgai.adversaries import GAINS, Adversary, NodeInjection
+from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.batches import Part, source
-from fgai.methods.opponent import opposing
-from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, Reader, by_name, evaluating
+from fgai.reading import Call, Reader, call_by_signature, eval_mode
+from fgai.training.data import Batch, source
+from fgai.training.loop import Fit, Schedule, Terms, train
+from fgai.training.warm_start import warm_starts_for
 
 
 @METHODS.register("at")
@@ -32,7 +32,7 @@ class AdversarialTraining:
 
     weight: float = 1.0
     adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
-    fresh: int = 4
+    restart_every: int = 4
     epochs: int = 200
     lr: float = 0.01
     weight_decay: float = 5e-4
@@ -43,19 +43,19 @@ class AdversarialTraining:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        calling, graphs = call or by_name, source(data)
+        calling, graphs = call or call_by_signature, source(data)
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
-        opponents = opposing(self.adversary, graphs, self.fresh)
+        warm_starts = warm_starts_for(self.adversary, graphs, self.restart_every)
 
-        def terms(model: nn.Module, part: Part) -> Terms:
-            read, labels, known = Reader(model, calling), need(part.graph, "y"), part.known("train_mask")
+        def terms(model: nn.Module, part: Batch) -> Terms:
+            read, labels, known = Reader(model, calling), require(part.graph, "y"), part.known("train_mask")
             said = read(part.graph)
-            gain = GAINS["cross-entropy"](said.detach().of_first(part.seeds))
-            with evaluating(model):
-                attacked = opponents[part.slot].meet(read, part, gain)
+            gain = GAINS["cross-entropy"](said.detach().head(part.seed_nodes))
+            with eval_mode(model):
+                attacked = warm_starts[part.position].attack(read, part, gain)
             label, hit = (
                 nn.functional.cross_entropy(reading.logits[known], labels[known]) for reading in (said, attacked)
             )
             return {"label": label, "attacked": self.weight * hit}
 
-        return train(model, graphs, terms, calling, schedule, self, opponents=opponents, checkpoint=checkpoint)
+        return train(model, graphs, terms, calling, schedule, self, warm_starts=warm_starts, checkpoint=checkpoint)

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.methods.batches import Batches
-from fgai.methods.training import Fit
 from fgai.reading import Call
 from fgai.registry import Registry
+from fgai.training.data import Batches
+from fgai.training.loop import Fit
 
 Graphs = Data | Iterable[Data] | Batches  # a graph, a PyG loader, or `Batches`
 

@@ -13,15 +13,15 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.acceleration import accelerated
-from fgai.adversary import Adversary, AttentionBall, Gain, NodeInjection, gains
-from fgai.attention import Attention, Followed
+from fgai.adversaries import Adversary, AttentionBall, Gain, NodeInjection, gains
+from fgai.attention import Attention, EdgeLookup
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.batches import AtHand, Part, source
-from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin, sharpened
-from fgai.methods.opponent import opposing
-from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, Reader, Reading, by_name, evaluating
+from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, sharpened
+from fgai.reading import Call, Reader, Reading, call_by_signature, eval_mode
+from fgai.training.data import AtHand, Batch, source
+from fgai.training.loop import Fit, Schedule, Terms, train
+from fgai.training.warm_start import warm_starts_for
 
 ATTACKED = ("prediction", "explanation")  # the terms that have an adversary
 TERMS = ("closeness", "similarity", *ATTACKED)
@@ -53,14 +53,14 @@ class FGAI:
     ['closeness', 'explanation', 'prediction', 'similarity']
     """
 
-    refines: ClassVar[bool] = True  # it starts from a trained model
+    needs_pretrained: ClassVar[bool] = True  # it starts from a trained model
 
     closeness: float = 1.0
     similarity: float = 1.0
     prediction: float = 20.0
     explanation: float = 5.0
     divergence: str = "kl"
-    likeness: str = "l1"
+    similarity_metric: str = "l1"
     stability: str = "kl"
     margin: float = 0.4
     gap: float = 0.2
@@ -68,8 +68,8 @@ class FGAI:
     sites: str | tuple[str, ...] | None = None
     sharpness: float = 5.0
     adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
-    turns: bool = True
-    fresh: int = 4
+    alternate: bool = True
+    restart_every: int = 4
     anchor: Literal["vanilla", "own"] = "vanilla"
     epochs: int = 200
     lr: float = 0.01
@@ -98,29 +98,34 @@ class FGAI:
             raise SettingError(f"anchor={self.anchor!r}; there is 'vanilla' and 'own'")
         if not any(getattr(self, name) > 0 for name in TERMS):
             raise SettingError(f"{', '.join(TERMS)} have no weight; give at least one, or take the model as it is")
-        calling, graphs, vanilla = call or by_name, source(data), copy.deepcopy(model)
+        calling, graphs, vanilla = call or call_by_signature, source(data), copy.deepcopy(model)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: self.seed + 500_009 * i for i, name in enumerate(ATTACKED)}
         against: Any = self.adversary
-        opponents = {name: opposing(replace(against, seed=seeds[name]), graphs, self.fresh) for name in names}
+        warm_starts = {
+            name: warm_starts_for(replace(against, seed=seeds[name]), graphs, self.restart_every) for name in names
+        }
         tasks = _Tasks(self, Reader(vanilla, calling))
 
-        def terms(model: nn.Module, part: Part) -> Terms:
+        def terms(model: nn.Module, part: Batch) -> Terms:
             read, task = Reader(model, calling), tasks.of(part)
-            with evaluating(model):
-                clean = read(part.graph).of_first(part.seeds)
+            with eval_mode(model):
+                clean = read(part.graph).head(part.seed_nodes)
                 still = clean.detach()
-                leading = [names[part.step % len(names)]] if self.turns and names else names
-                hits = {name: opponents[name][part.slot].meet(read, part, task.gain(name, still)) for name in leading}
-                parts = task.calm(clean)
+                leading = [names[part.step % len(names)]] if self.alternate and names else names
+                hits = {
+                    name: warm_starts[name][part.position].attack(read, part, task.gain(name, still))
+                    for name in leading
+                }
+                parts = task.clean_terms(clean)
                 for name in names:
-                    parts[name] = task.hit(name, clean, hits[name] if name in hits else hits[leading[0]])
+                    parts[name] = task.attacked_term(name, clean, hits[name] if name in hits else hits[leading[0]])
             return parts
 
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
-        every = [opponent for some in opponents.values() for opponent in some]
-        how: Any = {"opponents": every, "checkpoint": checkpoint, "at_hand": (at_hand := AtHand())}
-        with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=at_hand) as forget:
+        every = [warm_start for some in warm_starts.values() for warm_start in some]
+        how: Any = {"warm_starts": every, "checkpoint": checkpoint, "at_hand": (at_hand := AtHand())}
+        with eval_mode(vanilla), accelerated(vanilla, as_pyg=False, hops=at_hand) as forget:
             at_hand.forgetting.append(forget)
             return train(model, graphs, terms, calling, schedule, self, **how)
 
@@ -132,10 +137,10 @@ class _Tasks:
         self._method, self._read = method, vanilla
         self._last: tuple[Data, _Task] | None = None
 
-    def of(self, part: Part) -> _Task:
+    def of(self, part: Batch) -> _Task:
         if self._last is None or self._last[0] is not part.graph:
             with torch.no_grad():
-                vanilla = self._read(part.graph).detach().of_first(part.seeds)
+                vanilla = self._read(part.graph).detach().head(part.seed_nodes)
             goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
             self._last = (part.graph, _Task(self._method, vanilla, goal))
         return self._last[1]
@@ -154,12 +159,12 @@ class _Task:
     def __init__(self, method: FGAI, vanilla: Reading, goal: Mapping[str, Attention]) -> None:
         self.method, self.vanilla, self.goal = method, vanilla, goal
         self.divergence = DIVERGENCES[method.divergence]
-        self.followed = {site: Followed(attention.edge_index) for site, attention in goal.items()}
-        self.likeness = Distance(method.likeness, method.k, self.followed)
+        self.lookup = {site: EdgeLookup(attention.edge_index) for site, attention in goal.items()}
+        self.similarity_metric = Distance(method.similarity_metric, method.k, self.lookup)
         self.moved = Distance(
-            "jsd" if method.stability in ("kl", "margin") else method.stability, method.k, self.followed
+            "jsd" if method.stability in ("kl", "margin") else method.stability, method.k, self.lookup
         )
-        self.stability = None if method.stability == "margin" else Distance(method.stability, method.k, self.followed)
+        self.stability = None if method.stability == "margin" else Distance(method.stability, method.k, self.lookup)
 
     def gain(self, name: str, clean: Reading) -> Gain:
         """What the adversary of a term climbs: the KL of the answers, or the JSD (or L_k) of the explanation."""
@@ -167,20 +172,20 @@ class _Task:
             return gains.kl(self._anchor(clean))
         return lambda now: self.moved(clean.attention, now)
 
-    def calm(self, clean: Reading) -> dict[str, torch.Tensor]:
+    def clean_terms(self, clean: Reading) -> dict[str, torch.Tensor]:
         """The terms of the clean graph."""
         parts = {}
         if self.method.closeness > 0:
             parts["closeness"] = self.method.closeness * self.divergence(self.vanilla, clean)
         if self.method.similarity > 0:
-            parts["similarity"] = self.method.similarity * self.likeness(self.goal, clean)
+            parts["similarity"] = self.method.similarity * self.similarity_metric(self.goal, clean)
         return parts
 
-    def hit(self, name: str, clean: Reading, attacked: Any) -> torch.Tensor:
+    def attacked_term(self, name: str, clean: Reading, attacked: Any) -> torch.Tensor:
         """A term of the attacked graph."""
         if name == "prediction":
             return self.method.prediction * self.divergence(self._anchor(clean), attacked)
-        scored = not attacked.perturbation.plus_weight
+        scored = not attacked.perturbation.weight_delta
         value = self._margin(clean, attacked)
         if self.stability is not None:
             value = value + self.stability(clean.attention, attacked, scored=scored)
@@ -190,11 +195,11 @@ class _Task:
         """The certificate's, or that under attack."""
         k, gap = self.method.k, self.method.gap
         if self.stability is None:
-            return torch.stack([lost_margin(clean.attention[site], k, gap) for site in self.goal]).mean()
+            return torch.stack([certified_margin(clean.attention[site], k, gap) for site in self.goal]).mean()
         if self.method.margin == 0:
             return clean.logits.new_zeros(())
         parts = [
-            lost_lead(clean.attention[site], attacked.attention[site], self.followed[site], k, gap)
+            attacked_margin(clean.attention[site], attacked.attention[site], self.lookup[site], k, gap)
             for site in self.goal
         ]
         return self.method.margin * torch.stack(parts).mean()
@@ -207,12 +212,12 @@ _LITERAL: Mapping[str, Any] = {  # what the paper and its code have in common
     "similarity": 1e5,
     "prediction": 0.8,
     "explanation": 1e5,
-    "likeness": "top-k of the graph",
+    "similarity_metric": "top-k of the graph",
     "stability": "top-k of the graph",
     "k": 0.5,
     "sharpness": 1.0,
     "margin": 0.0,
-    "turns": False,
+    "alternate": False,
     "anchor": "own",
     "weight_decay": 5e-4,
 }
@@ -223,7 +228,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_LITERAL,
         "divergence": "l1",
         "adversary": NodeInjection(nodes=20, edges=20, steps=10, step=0.05),
-        "fresh": 1,
+        "restart_every": 1,
     },
     "links": {"divergence": "tvd", "prediction": 100.0},  # answers that hold little: a KL that is hit hard drowns them
     "without-similarity": {"similarity": 0.0},

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fgai.errors import SettingError
-from fgai.graph import parts, stacked, sum_by, version, with_values
+from fgai.graph import append_rows, segment_sum, split_rows, version, with_values
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.training import Fit
 from fgai.methods.vanilla import Vanilla
 from fgai.reading import Call
+from fgai.training.loop import Fit
 
 
 class Normalised(nn.Module):
@@ -37,17 +37,17 @@ class Normalised(nn.Module):
 
     def normal(self, x: Tensor) -> Tensor:
         """The features, normalised; rows that stay are normalised once."""
-        if (both := parts(x)) is not None:
+        if (both := split_rows(x)) is not None:
             rows = both[0], version(both[0])
             if self._known[0] is None or self._known[0][0] is not rows[0] or self._known[0][1] != rows[1]:
                 self._known = (rows, self.normal(both[0]))
-            return stacked(self._known[1], self.normal(both[1]))
+            return append_rows(self._known[1], self.normal(both[1]))
         if self.kind == "layer":
             return nn.functional.layer_norm(x.to_dense() if x.is_sparse else x, x.shape[1:])
         if x.is_sparse:
             x = x.coalesce()
             row = x.indices()[0]
-            return with_values(x, x.values() * _inverse(sum_by(x.values(), row, x.size(0)))[row])
+            return with_values(x, x.values() * _inverse(segment_sum(x.values(), row, x.size(0)))[row])
         return x * _inverse(x.sum(1))[:, None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Normalised:

@@ -16,16 +16,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fgai.adversary import gains
-from fgai.attention import Attention, Followed, log_weight
-from fgai.certificate import eviction_costs
+from fgai.adversaries import gains
+from fgai.attention import Attention, EdgeLookup, log_weight
+from fgai.certificates import eviction_costs
 from fgai.divergence import jsd_terms, tvd
 from fgai.errors import SettingError
-from fgai.graph import degree, max_by, sum_by
+from fgai.graph import degree, segment_max, segment_sum
 from fgai.kernels import EdgeOrder, segmented_softmax
 from fgai.reading import Reading
 from fgai.registry import Registry
-from fgai.topk import top, topk_loss
+from fgai.topk import topk_loss, topk_mask
 
 Divergence = Callable[[Reading, Reading], Tensor]
 DIVERGENCES: Registry[Divergence] = Registry("divergence of predictions")
@@ -64,10 +64,12 @@ class Distance:
 
     KINDS = ("kl", "jsd", "l1", "top-k", "top-k of the graph")
 
-    def __init__(self, kind: str, k: int | float, followed: Mapping[str, Followed]) -> None:
+    def __init__(self, kind: str, k: int | float, lookup: Mapping[str, EdgeLookup]) -> None:
         if kind not in self.KINDS:
-            raise SettingError(f"no likeness of explanations is called {kind!r}; there is {', '.join(self.KINDS)}")
-        self.kind, self.k, self._followed = kind, k, followed
+            raise SettingError(
+                f"no similarity metric of explanations is called {kind!r}; there is {', '.join(self.KINDS)}"
+            )
+        self.kind, self.k, self._followed = kind, k, lookup
 
     def __call__(self, before: Mapping[str, Attention], now: Reading, *, scored: bool = True) -> Tensor:
         """The mean over nodes, heads and sites; `scored` says that the weights are still the softmax of the scores."""
@@ -77,7 +79,7 @@ class Distance:
     def _of(self, site: str, before: Attention, now: Attention, scored: bool) -> Tensor:
         after, nodes = self._followed[site], before.num_targets
         if self.kind == "kl":
-            new = after(replace(now, weight=log_weight(now if scored else replace(now, score=None))), absent=FLOOR)
+            new = after(replace(now, weight=log_weight(now if scored else replace(now, score=None))), default=FLOOR)
             return (before.weight * (log_weight(before) - new)).sum() / (nodes * before.heads)
         new = after(now)
         if self.kind == "jsd":
@@ -104,7 +106,7 @@ def sharpened(attention: Attention, power: float) -> Attention:
     return replace(attention, score=score, weight=segmented_softmax(score, order))
 
 
-def lost_lead(clean: Attention, attacked: Attention, followed: Followed, k: int | float, gap: float) -> Tensor:
+def attacked_margin(clean: Attention, attacked: Attention, lookup: EdgeLookup, k: int | float, gap: float) -> Tensor:
     """How far members of a node's clean top k fall, under attack, below `gap` above the best of the others.
 
     The mean over nodes of relu(gap - (least score of the top k - largest score of the others) / spread): scores are
@@ -114,19 +116,19 @@ def lost_lead(clean: Attention, attacked: Attention, followed: Followed, k: int 
     """
     assert clean.score is not None and attacked.score is not None, "attention that was read has scores"
     score, now, nodes = clean.score.mean(1), attacked.score.mean(1), clean.num_targets
-    inside = top(clean.weight.detach().mean(1), clean.target, nodes, k)
-    member = followed.at(attacked)[inside]
+    inside = topk_mask(clean.weight.detach().mean(1), clean.target, nodes, k)
+    member = lookup.at(attacked)[inside]
     here = member >= 0
-    low = -max_by(-now[member[here]], clean.target[inside][here], nodes)
+    low = -segment_max(-now[member[here]], clean.target[inside][here], nodes)
     others = (attacked.target < nodes).index_fill(0, member[here], False)
-    high = max_by(now[others], attacked.target[others], nodes)
+    high = segment_max(now[others], attacked.target[others], nodes)
     contested = degree(attacked.target[others], nodes) > 0
-    centred = score - (sum_by(score, clean.target, nodes) / clean.degree.clamp(min=1))[clean.target]
+    centred = score - (segment_sum(score, clean.target, nodes) / clean.degree.clamp(min=1))[clean.target]
     spread = centred.square().mean().sqrt().clamp(min=torch.finfo(score.dtype).tiny)
     return (gap - (low - high)[contested] / spread).clamp(min=0).sum() / nodes
 
 
-def lost_margin(attention: Attention, k: int | float, gap: float) -> Tensor:
+def certified_margin(attention: Attention, k: int | float, gap: float) -> Tensor:
     """How much of a margin of `gap`, in units of 1/degree, a node's top k lacks, mean over nodes.
 
     The margin is the l1 cost of evicting one member, from the exact certificate.
@@ -135,4 +137,4 @@ def lost_margin(attention: Attention, k: int | float, gap: float) -> Tensor:
     first = costs.members == 1
     unit = attention.degree.double()[costs.node[first]]
     lacking = (gap - costs.cost[first] * unit).clamp(min=0) / gap
-    return sum_by(lacking, costs.node[first], attention.num_targets).mean().to(attention.weight.dtype)
+    return segment_sum(lacking, costs.node[first], attention.num_targets).mean().to(attention.weight.dtype)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from torch import nn
 
-from fgai.graph import need
+from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.batches import Part, source
-from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, by_name
+from fgai.reading import Call, call_by_signature
+from fgai.training.data import Batch, source
+from fgai.training.loop import Fit, Schedule, Terms, train
 
 
 @METHODS.register("vanilla")
@@ -36,11 +36,11 @@ class Vanilla:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        calling = call or by_name
+        calling = call or call_by_signature
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
-        def terms(model: nn.Module, part: Part) -> Terms:
-            known, labels = part.known("train_mask"), need(part.graph, "y")
+        def terms(model: nn.Module, part: Batch) -> Terms:
+            known, labels = part.known("train_mask"), require(part.graph, "y")
             return {"label": nn.functional.cross_entropy(calling(model, part.graph)[known], labels[known])}
 
         return train(model, source(data), terms, calling, schedule, self, checkpoint=checkpoint)

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.metrics.deletion import First, f_curve
+from fgai.deletion import First, f_curve
 from fgai.reading import Reader, Reading
 from fgai.registry import Registry
 
@@ -24,22 +24,22 @@ class Trial:
     clean: Reading
     now: Reading
     y: Tensor  # [N], labels of the original nodes, or of the pairs that a model of links answers for
-    judged: Tensor  # [N], mask of those that count
+    eval_mask: Tensor  # [N], mask of those that count
 
     @property
-    def answers(self) -> Tensor:
+    def predictions(self) -> Tensor:
         """The distributions predicted now, on the judged nodes; [J, C]."""
-        return self.now.probs[: len(self.y)][self.judged]
+        return self.now.probs[: len(self.y)][self.eval_mask]
 
     @property
     def labels(self) -> Tensor:
         """The labels of the judged nodes; [J]."""
-        return self.y[self.judged]
+        return self.y[self.eval_mask]
 
     @property
     def correct(self) -> Tensor:
         """The judged nodes that were right on the clean graph; [N]."""
-        return self.judged & (self.clean.probs.argmax(-1) == self.y)
+        return self.eval_mask & (self.clean.probs.argmax(-1) == self.y)
 
     @cached_property
     def curves(self) -> dict[First, list[float]]:

@@ -1,14 +1,20 @@
 """Every metric by name, in the order in which tables show them: one line makes a function a metric."""
 
+from fgai.deletion import f_slope
 from fgai.metrics.base import metric
-from fgai.metrics.deletion import f_slope
+from fgai.metrics.explanation import (
+    TOP,
+    g_jsd,
+    mean_entropy,
+    mean_nonuniformity,
+    released_g_jsd,
+    released_g_tvd,
+    top_overlap,
+)
 from fgai.metrics.prediction import g_tvd, micro_f1, roc_auc
-from fgai.metrics.released import released_g_jsd, released_g_tvd
-from fgai.metrics.shape import mean_entropy, mean_nonuniformity
-from fgai.metrics.stability import TOP, g_jsd, top_overlap
 
-metric("f1", "higher", "micro-F1 on the judged nodes", lambda t: micro_f1(t.answers, t.labels))
-metric("auc", "higher", "ROC-AUC on the judged nodes", lambda t: roc_auc(t.answers, t.labels))
+metric("f1", "higher", "micro-F1 on the judged nodes", lambda t: micro_f1(t.predictions, t.labels))
+metric("auc", "higher", "ROC-AUC on the judged nodes", lambda t: roc_auc(t.predictions, t.labels))
 metric("g_tvd", "lower", "distance of the answers from the clean ones", lambda t: g_tvd(t.clean, t.now))
 metric(
     "g_jsd",

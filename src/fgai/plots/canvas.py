@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fgai.errors import MissingExtraError
-from fgai.files import ending, whole
+from fgai.files import atomic_write, checked_suffix
 
 DASHES = ("-", "--", ":", "-.")
 FORMATS = (".svg", ".png")
@@ -59,7 +59,7 @@ def save(figure: Any, path: str | Path) -> None:
     """Write a figure to `.svg` or `.png`; the same figure gives the same bytes."""
     path = Path(path)
     content = _written(figure, format_of(path))
-    with whole(path) as half:
+    with atomic_write(path) as half:
         half.write_bytes(content)
 
 
@@ -69,7 +69,7 @@ def format_of(path: Path) -> str:
     >>> format_of(Path("curves.svg"))
     'svg'
     """
-    return ending(path, FORMATS, "a figure").removeprefix(".")
+    return checked_suffix(path, FORMATS, "a figure").removeprefix(".")
 
 
 def _written(figure: Any, kind: str) -> bytes:

@@ -1,11 +1,11 @@
-"""Curves of audits and of training: F+ and F-, and the terms of the loss."""
+"""Curves: deletion curves, loss terms and certified shares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fgai.audit.record import Curves
+from fgai.auditing.record import Curves
 from fgai.methods import Epoch
 from fgai.plots.canvas import DASHES, canvas, looks
 
@@ -56,4 +56,28 @@ def loss_terms(histories: Mapping[str, Sequence[Epoch]]) -> Any:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("weighted term")
     axes[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+Curve = Sequence[tuple[float, float]]  # radius, share of nodes
+
+
+def certified_curves(panels: Mapping[str, Mapping[str, Curve]]) -> Any:
+    """A matplotlib figure: a panel per dataset, a line per model, told apart by dash as well as colour.
+
+    >>> figure = certified_curves({"cora": {"gat": [(0.01, 1.0), (0.1, 0.4)]}})
+    >>> figure.axes[0].get_title()
+    'cora'
+    """
+    figure, (axes,) = canvas(1, len(panels), sharey=True)
+    drawn = looks(panels, linestyle=DASHES)
+    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+        for name, curve in curves.items():
+            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, **drawn[name])
+        axis.set(title=title, xlabel="radius (l1, attention space)", xscale="log", ylim=(0, 1.02))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("share of nodes whose\nwhole top 10 is certified")
+    for name, look in drawn.items():
+        axes[0].plot([], [], label=name, **look)
+    axes[0].legend(frameon=False)
     return figure

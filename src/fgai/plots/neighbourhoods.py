@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fgai.audit import AuditReport, Neighbourhood
+from fgai.auditing import AuditReport, Neighbourhood
 from fgai.errors import DataError
 from fgai.plots.canvas import canvas
 
@@ -92,7 +92,7 @@ def _label(axis: Any, order: list[int], own: int) -> None:
 def _star(axis: Any, view: Neighbourhood, places: Mapping[int, Any], after: int, most: float, own: int) -> None:
     for source, target, *weights in view.links:
         if target == view.node != source and (weight := weights[after]) is not None:
-            dash, width = STYLES[view.fate(source)]
+            dash, width = STYLES[view.status(source)]
             x, y = places[source]
             shade = 0.15 + 0.85 * max(0.0, 1 + np.log10(max(weight, 1e-12) / most) / 3)
             axis.plot([0, x], [0, y], dash, linewidth=width, color="tab:blue", alpha=shade)

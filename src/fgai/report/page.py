@@ -15,9 +15,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fgai.audit import WRITERS, AuditReport, Comparison
-from fgai.certificate import Certificate
-from fgai.files import whole
+from fgai.auditing import WRITERS, AuditReport, Comparison
+from fgai.certificates import Certificate
+from fgai.files import atomic_write
 from fgai.report.content import Histories, content
 
 LIBRARIES = ("cytoscape-3.34.4", "uplot-1.6.32")  # as their authors publish them, with their licences
@@ -36,7 +36,7 @@ def save(
 ) -> None:
     """Write the page of an audit or a comparison; certificates and training histories go by the names of its models."""
     made = page(content(found, certificates, histories, about))
-    with whole(Path(path)) as half:
+    with atomic_write(Path(path)) as half:
         half.write_text(made, encoding="utf-8")
 
 

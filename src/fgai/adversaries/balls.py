@@ -1,0 +1,157 @@
+"""Perturbations inside a norm ball: of the attention weights or scores, and of the node features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
+from fgai.adversaries.perturbation import AttackResult, Perturbation
+from fgai.adversaries.projections import PROJECTIONS
+from fgai.attention import Attention
+from fgai.errors import SettingError
+from fgai.graph import require, segment_sum
+from fgai.reading import Reader, frozen_params
+
+
+@ADVERSARIES.register("attention-ball")
+@dataclass(frozen=True)
+class AttentionBall:
+    """delta with |delta| <= radius for every node and head, by projected gradient ascent.
+
+    On the `weights` this is the paper's y(w + delta); on the `scores` the softmax comes after. Sites are the layers'
+    names; by default the last one, the explanation. Perturbed weights need not be positive nor sum to one: that is the
+    definition's ball, not the simplex.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversaries import gains
+    >>> data = datasets.load("synthetic")
+    >>> read = Reader(backbones.build("gat", data).eval())
+    >>> attacked = AttentionBall(radius=0.1, steps=2)(read, data, gains.kl(read(data).detach()))
+    >>> list(attacked.perturbation.weight_delta)
+    ['conv2']
+    """
+
+    radius: float = 0.1
+    norm: Literal["l1", "l2", "linf"] = "l1"
+    on: Literal["weights", "scores"] = "weights"
+    steps: int = 10
+    sites: tuple[str, ...] | None = None
+    seed: int = 0
+
+    def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
+        """The worst reading found."""
+        if self.norm not in PROJECTIONS or self.on not in ("weights", "scores") or self.radius < 0:
+            raise SettingError(f"{self}; norm is l1, l2 or linf, on is weights or scores, radius is not negative")
+        best, places = Best(read, graph, gain), self._places(read, graph)
+        generator = torch.Generator().manual_seed(self.seed)
+        delta = {}
+        for site, place in places.items():
+            noise = torch.randn(place.weight.shape, generator=generator, dtype=place.weight.dtype).to(
+                place.weight.device
+            )
+            delta[site] = self._project(0.01 * self.radius * noise, place)
+        with frozen_params(read.model):
+            for number in range(self.steps):
+                for part in delta.values():
+                    part.requires_grad_()
+                value = gain(self._as_change(delta).read(read, graph))
+                slopes = gradients(value, list(delta.values()))
+                best.offer(self._as_change({site: part.detach() for site, part in delta.items()}), value)
+                length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large strides, then small ones
+                delta = {
+                    site: self._project(
+                        delta[site].detach() + length * self._direction(slope, places[site]), places[site]
+                    )
+                    for site, slope in zip(delta, slopes, strict=True)
+                }
+        best.try_on(self._as_change(delta))
+        return best.reading()
+
+    def _places(self, read: Reader, graph: Data) -> Mapping[str, Attention]:
+        with torch.no_grad():
+            seen = read(graph).attention
+        names = tuple(seen)[-1:] if self.sites is None else self.sites
+        if unknown := sorted(set(names) - set(seen)):
+            raise SettingError(f"no attention is called {unknown}; in this model there is {sorted(seen)}")
+        return {site: seen[site] for site in names}
+
+    def _project(self, delta: Tensor, place: Attention) -> Tensor:
+        return PROJECTIONS[self.norm](delta, place.target, place.num_targets, self.radius)
+
+    def _direction(self, slope: Tensor, place: Attention) -> Tensor:
+        """The gradient, scaled per node to length one; its sign, where every entry has a bound of its own."""
+        if self.norm == "linf":
+            return slope.sign()
+        length = segment_sum(slope.square(), place.target, place.num_targets).sqrt()
+        return slope / length.clamp(min=1e-12)[place.target]
+
+    def _as_change(self, delta: Mapping[str, Tensor]) -> Perturbation:
+        return Perturbation(weight_delta=delta) if self.on == "weights" else Perturbation(score_delta=delta)
+
+
+@ADVERSARIES.register("feature-ball")
+@dataclass(frozen=True)
+class FeatureBall:
+    """x + delta with |delta_i| <= radius for every node i, by projected gradient ascent.
+
+    Of sparse features the stored entries move, so words that a document does not have stay away. With `targets` only
+    those nodes move.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversaries import gains
+    >>> data = datasets.load("synthetic")
+    >>> read = Reader(backbones.build("gat", data).eval())
+    >>> attacked = FeatureBall(radius=0.1, steps=2)(read, data, gains.kl(read(data).detach()))
+    >>> bool(attacked.perturbation.x_delta.abs().max() <= 0.1)
+    True
+    """
+
+    radius: float = 0.1
+    norm: Literal["l1", "l2", "linf"] = "linf"
+    steps: int = 10
+    targets: tuple[int, ...] | None = None
+    seed: int = 0
+
+    def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
+        """The worst reading found."""
+        if self.norm not in PROJECTIONS or self.radius < 0:
+            raise SettingError(f"{self}; norm is l1, l2 or linf, and radius is not negative")
+        best, x = Best(read, graph, gain), require(graph, "x")
+        values, row = (x.coalesce().values(), x.coalesce().indices()[0]) if x.is_sparse else (x, _rows(x))
+        free = self._free(row, x.size(0)).view(values.shape)
+
+        def project(delta: Tensor) -> Tensor:
+            flat = (delta * free).reshape(-1, 1)
+            return PROJECTIONS[self.norm](flat, row, x.size(0), self.radius).view(values.shape)
+
+        generator = torch.Generator().manual_seed(self.seed)
+        delta = project(
+            0.01 * self.radius * torch.randn(values.shape, generator=generator, dtype=values.dtype).to(values.device)
+        )
+        with frozen_params(read.model):
+            for _ in range(self.steps):
+                delta.requires_grad_()
+                value = gain(Perturbation(x_delta=delta).read(read, graph))
+                (slope,) = gradients(value, [delta])
+                best.offer(Perturbation(x_delta=delta.detach()), value)
+                delta = project(delta.detach() + 2.5 * self.radius / self.steps * slope.sign())
+        best.try_on(Perturbation(x_delta=delta))
+        return best.reading()
+
+    def _free(self, row: Tensor, nodes: int) -> Tensor:
+        return (
+            torch.zeros(nodes, dtype=torch.bool)
+            .index_fill_(0, resolve_targets(self.targets, nodes), True)
+            .to(row.device)[row]
+        )
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The node of each entry of a dense matrix, flattened."""
+    return torch.arange(x.size(0), device=x.device).repeat_interleave(x.size(1))

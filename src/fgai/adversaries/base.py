@@ -1,0 +1,78 @@
+"""What an adversary is: it returns the worst reading inside its budget, for any gain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.adversaries.perturbation import AttackResult, Perturbation
+from fgai.errors import NotDifferentiableError, SettingError
+from fgai.reading import Reader, Reading
+from fgai.registry import Registry
+
+Gain = Callable[[Reading], Tensor]  # a scalar that the adversary makes large
+
+
+class Adversary(Protocol):
+    """A frozen dataclass with a budget and a seed. It changes neither the model nor the graph."""
+
+    def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
+        """The reading, inside the budget, whose gain is the largest found; never less than doing nothing gains."""
+        ...
+
+
+ADVERSARIES: Registry[Any] = Registry("adversary")
+
+
+class Best:
+    """The best perturbation offered so far; the first is to do nothing, of which `clean` is the reading."""
+
+    def __init__(self, read: Reader, graph: Data, gain: Gain, clean: Reading | None = None) -> None:
+        self._read, self._graph, self.gain = read, graph, gain
+        self.perturbation = Perturbation()
+        with torch.no_grad():
+            self.value = _number(gain(clean or read(graph)))
+
+    def offer(self, perturbation: Perturbation, value: Tensor) -> None:
+        """Keep this perturbation if it gains more."""
+        if _number(value) > self.value:
+            self.perturbation, self.value = perturbation, _number(value)
+
+    def try_on(self, perturbation: Perturbation) -> None:
+        """Read under this perturbation, without gradients, and keep it if it gains more."""
+        with torch.no_grad():
+            self.offer(perturbation, self.gain(perturbation.read(self._read, self._graph)))
+
+    def reading(self) -> AttackResult:
+        """The reading under the best perturbation, with gradients to the model's parameters if they are asked for."""
+        return self.perturbation.read(self._read, self._graph)
+
+
+def gradients(value: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """D value / d input of each; an error that says what to do where the gain has no gradient."""
+    if not value.requires_grad:
+        raise NotDifferentiableError(
+            "this gain has no gradient to climb, it can only judge; use it with fgai.Strongest, which climbs other "
+            "gains, or ask for another gain (cross-entropy, kl, margin, attention-divergence, ...)"
+        )
+    return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+
+
+def resolve_targets(targets: tuple[int, ...] | None, nodes: int) -> Tensor:
+    """The nodes that an adversary may touch: `targets`, or all; each must be there."""
+    if targets is None:
+        return torch.arange(nodes)
+    found = torch.tensor(targets, dtype=torch.long).unique()
+    if len(found) == 0 or int(found.min()) < 0 or int(found.max()) >= nodes:
+        raise SettingError(f"targets are {targets}, and the graph has the nodes 0 to {nodes - 1}; name some of those")
+    return found
+
+
+def _number(value: Tensor) -> float:
+    number = float(value.detach())
+    return -math.inf if math.isnan(number) else number

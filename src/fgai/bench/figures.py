@@ -1,0 +1,124 @@
+"""The paper's figures by name, drawn from the files in `results/`."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from fgai import plots
+from fgai.auditing import AuditReport
+from fgai.auditing.audit import CERTIFIED
+from fgai.auditing.record import Curves
+from fgai.bench.plan import Plan
+from fgai.bench.results import CellStore, Row
+from fgai.deletion import SHARES
+from fgai.errors import DataError
+from fgai.methods import Epoch
+from fgai.registry import Registry
+
+METHODS = ("vanilla", "ln", "at", "fgai")  # in the order in which they are told
+SHOWN = "amazon-photo"  # where a figure is of one dataset, and none was asked for
+CURVES = ("none", "injection-20x20")  # where F+ and F- are drawn
+FIGURES: Registry[Callable[[Path, str, str], Any]] = Registry("figure")
+
+
+def figure(name: str, results: str | Path = "results", dataset: str = "", backbone: str = "gat") -> Any:
+    """A figure by name, of one dataset (Amazon-Photo, or all where all are shown), and one backbone if not of all."""
+    return FIGURES[name](Path(results), dataset, backbone)
+
+
+@FIGURES.register("f-curves")
+def f_curves(results: Path, dataset: str, backbone: str) -> Any:
+    """F+ and F- of every backbone, clean and under 20 nodes of 20 links, mean over the seeds that all methods hold."""
+    found: dict[tuple[str, int], dict[tuple[str, str], Row]] = defaultdict(dict)
+    for row in CellStore(results / "cells").every():
+        if row.dataset == (dataset or SHOWN) and row.curves:
+            found[row.backbone, row.seed][row.method, row.attack] = row
+    needed = set(product(METHODS, CURVES))
+    whole = {key: rows for key, rows in sorted(found.items()) if needed <= rows.keys()}
+    if not whole:
+        raise DataError(
+            f"the cells in {results / 'cells'} hold no curves of {', '.join(METHODS)} on {dataset or SHOWN}; "
+            "`fgai bench table2 --out FOLDER` makes them"
+        )
+    return plots.f_curves(
+        {
+            backbone: {m: _curves([rows for (b, _), rows in whole.items() if b == backbone], m) for m in METHODS}
+            for backbone in dict.fromkeys(backbone for backbone, _ in whole)
+        }
+    )
+
+
+def _curves(seeds: Sequence[Mapping[tuple[str, str], Row]], method: str) -> Curves:
+    clean, attacked = (
+        {
+            first: tuple(np.mean([np.array(rows[method, attack].curves[first], float) for rows in seeds], 0).tolist())
+            for first in ("most", "least")
+        }
+        for attack in CURVES
+    )
+    return Curves(SHARES, clean, attacked)
+
+
+@FIGURES.register("attention-maps")
+def attention_maps(results: Path, dataset: str, backbone: str) -> Any:
+    """The attention in one neighbourhood before and after the attack, vanilla and FGAI."""
+    return plots.attention_maps(_pair(results, dataset or SHOWN, backbone))
+
+
+@FIGURES.register("stars")
+def stars(results: Path, dataset: str, backbone: str) -> Any:
+    """Where one node looks before and after the attack, vanilla and FGAI."""
+    return plots.stars(_pair(results, dataset or SHOWN, backbone))
+
+
+@FIGURES.register("loss-terms")
+def loss_terms(results: Path, dataset: str, backbone: str) -> Any:
+    """The terms of FGAI's loss by epoch, for every backbone."""
+    dataset = dataset or SHOWN
+    files = sorted((results / "histories").glob(f"{dataset}-*-fgai-0.json"))
+    if not files:
+        raise DataError(
+            f"{results / 'histories'} holds no losses of {dataset}; `python benchmarks/figures.py` makes those we show"
+        )
+    backbones = [file.stem.removeprefix(f"{dataset}-").removesuffix("-fgai-0") for file in files]
+    losses = [[Epoch(**epoch) for epoch in json.loads(file.read_text())] for file in files]
+    return plots.loss_terms(dict(zip(backbones, losses, strict=True)))
+
+
+@FIGURES.register("certified")
+def certified(results: Path, dataset: str, backbone: str) -> Any:
+    """The share of nodes whose top 10 is certified, of every method; of every dataset of table 2, or of this one."""
+    names = [dataset] if dataset else [*Plan.read("table2").seeds]
+    found: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
+    for row in CellStore(results / "cells").every():
+        if row.attack == "none" and row.backbone == backbone and row.dataset in found:
+            found[row.dataset][row.method].append(row)
+    shown = {name: {m: _shares(rows[m]) for m in METHODS} for name, rows in found.items() if rows.keys() >= {*METHODS}}
+    if not shown:
+        raise DataError(
+            f"{results / 'cells'} holds no cells of {', '.join(METHODS)} with {backbone} on {' or '.join(names)}; "
+            "`fgai bench table2` makes them"
+        )
+    return plots.certified_curves(shown)
+
+
+def _shares(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """The share that is certified at each radius, mean over seeds."""
+    return [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in CERTIFIED]
+
+
+def _pair(results: Path, dataset: str, backbone: str) -> dict[str, AuditReport]:
+    files = {m: results / "audits" / f"{dataset}-{backbone}-{m}-0.json" for m in ("vanilla", "fgai")}
+    if missing := [file.name for file in files.values() if not file.exists()]:
+        raise DataError(
+            f"{results / 'audits'} holds no {' and '.join(missing)}; `python benchmarks/figures.py` makes those we show"
+        )
+    return {method: AuditReport.load(file) for method, file in files.items()}

@@ -1,0 +1,29 @@
+"""What can be proved about an explanation: how far attention can be pushed before its top k, or the class, changes.
+
+These certify attention space (w + rho, w + delta), not input space.
+"""
+
+from fgai.certificates.explanation import (
+    certified_radius,
+    certified_share,
+    eviction_costs,
+    guaranteed_overlap,
+    worst_push,
+)
+from fgai.certificates.intervals import IntervalBound, interval_bounds
+from fgai.certificates.prediction import PredictionBound, prediction_bound
+from fgai.certificates.record import Certificate, certify
+
+__all__ = [
+    "Certificate",
+    "IntervalBound",
+    "PredictionBound",
+    "certified_radius",
+    "certified_share",
+    "certify",
+    "eviction_costs",
+    "guaranteed_overlap",
+    "interval_bounds",
+    "prediction_bound",
+    "worst_push",
+]

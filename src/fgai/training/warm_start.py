@@ -1,0 +1,80 @@
+"""Adversaries to train against: a node injection keeps its place and its features from one epoch to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai import distributed as ranks
+from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
+from fgai.adversaries.injection import InjectionSite
+from fgai.errors import SettingError
+from fgai.reading import Reader
+from fgai.training.data import Batch, BatchSource
+
+
+def warm_starts_for(adversary: Adversary, graphs: BatchSource, restart_every: int) -> list[WarmStart]:
+    """An opponent for each slot of a step, each with its own seed among all ranks; the first has the adversary's."""
+    against: Any = adversary
+    first = ranks.rank() * graphs.positions
+    seeds = [against.seed + 104_729 * position for position in range(first, first + graphs.positions)]
+    return [WarmStart(replace(against, seed=seed), restart_every) for seed in seeds]
+
+
+class WarmStart:
+    """Attacks one model again and again while it learns.
+
+    A `NodeInjection` goes on from the features it had, a few steps a round, which is as strong as many steps from a
+    new start; after `fresh` rounds it starts anew. It keeps its links while it meets the same graph; in another batch
+    it finds new ones, among the nodes whose edges are there: through others no seed is reached. Any other adversary
+    starts anew in every round.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversaries import gains
+    >>> data = datasets.load("synthetic")
+    >>> read = Reader(backbones.build("gat", data).eval())
+    >>> warm_start = WarmStart(NodeInjection(nodes=2, edges=3, steps=1), restart_every=2)
+    >>> gain = gains.kl(read(data).detach())
+    >>> whole = Batch(data, data.num_nodes)
+    >>> links = [warm_start.attack(read, whole, gain).perturbation.added for _ in range(3)]
+    >>> torch.equal(links[0], links[1]), torch.equal(links[1], links[2])
+    (True, False)
+    """
+
+    def __init__(self, adversary: Adversary, restart_every: int) -> None:
+        if restart_every < 1:
+            raise SettingError(f"fresh={restart_every} rounds at one place; give at least one")
+        self._adversary: Any = adversary
+        self._fresh = restart_every
+        self._met: tuple[Data, InjectionSite] | None = None
+        self._rounds, self._x = 0, torch.empty(0)
+
+    def attack(self, read: Reader, part: Batch, gain: Gain) -> AttackResult:
+        """The reading under attack, with gradients to the model's parameters."""
+        adversary = replace(self._adversary, seed=self._adversary.seed + 7_919 * (self._rounds // self._fresh))
+        anew, graph = self._rounds % self._fresh == 0, part.graph
+        self._rounds += 1
+        if not isinstance(adversary, NodeInjection):
+            return adversary(read, graph, gain)
+        linkable_nodes = part.linkable_nodes
+        if self._met is not None and self._met[0] is graph and not anew:
+            place = self._met[1]
+        else:
+            place = replace(adversary, targets=adversary.targets or linkable_nodes).place(graph)
+        x = adversary.start(place) if anew else self._x
+        self._met = (graph, place) if linkable_nodes is None else None  # a batch does not come again
+        self._x = adversary.climb(read, place, x, gain)
+        return place.read(read, self._x)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs."""
+        return {"rounds": torch.tensor(self._rounds), "x": self._x}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state` was taken."""
+        self._rounds, self._x, self._met = int(state["rounds"]), state["x"], None
