@@ -36,8 +36,9 @@ from fgai.certificates import certified_radius
 from fgai.distributed import launch
 from fgai.large import Loader, audit_batches, concat, full_neighbour_loader, layerwise, write_store
 from fgai.metrics import micro_f1
+from fgai.metrics.base import measure
 from fgai.reading import Reader, eval_mode
-from fgai.trial import attacked_trial, clean_trial, measure
+from fgai.trial import attacked_trial, clean_trial
 
 COMMAND = "python benchmarks/scale.py"
 RESULTS = Path("results/scale.json")

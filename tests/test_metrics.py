@@ -22,11 +22,9 @@ from fgai.deletion import SHARES, deletion_order
 from fgai.errors import DataError
 from fgai.metrics import (
     METRICS,
-    Trial,
     as_attention,
     f_curve,
     f_slope,
-    f_slope_of,
     g_jsd,
     g_tvd,
     mean_entropy,
@@ -40,6 +38,7 @@ from fgai.metrics import (
 )
 from fgai.reading import Reading
 from fgai.tap import AttentionPoint
+from fgai.trial import Trial, deletion_slope
 from strategies import edge_index, eighths, normalised_attentions
 from worlds import answers, by_target, community, injected, links, model_of, rows_moved, small, table, top, trained
 
@@ -215,7 +214,7 @@ def test_deleting_what_harms_gives_a_positive_slope():
     everyone = torch.ones(6, dtype=torch.bool)
     trial = Trial(read, bad, clean, answers(Misled(), bad)[1], torch.zeros(6, dtype=torch.long), everyone)
     assert METRICS["f1"].compute(trial) == 0.0
-    assert METRICS["f_slope_minus"].compute(trial) == f_slope_of(trial, trial.now.explanation, "least") > 1
+    assert METRICS["f_slope_minus"].compute(trial) == deletion_slope(trial, trial.now.explanation, "least") > 1
     assert METRICS["f_slope_plus"].compute(trial) <= 0
 
 
@@ -262,7 +261,7 @@ def assert_applies(attention):
     assert all(abs(float(t)) < 1e-6 or float(t) == pytest.approx(1, abs=1e-5) for t in total)
     read, clean = answers(model_of("gat", graph), graph)
     trial = Trial(read, graph, clean, clean, graph.y, graph.test_mask)
-    assert np.isfinite(f_slope_of(trial, attention, "most"))
+    assert np.isfinite(deletion_slope(trial, attention, "most"))
     assert g_jsd(attention, attention) == 0.0
     assert float(top_overlap(attention, attention).nanmean()) == 1.0
 

@@ -12,8 +12,9 @@ from fgai.datasets.split import split_nodes
 from fgai.errors import CallError, UnknownNameError
 from fgai.large import audit_batches, certify_batches, concat, convert, full_neighbour_loader, layerwise, readings
 from fgai.large.streaming import WEIGHTS, Streamed
+from fgai.metrics.base import measure
 from fgai.reading import Reader
-from fgai.trial import attacked_trial, clean_trial, measure
+from fgai.trial import attacked_trial, clean_trial
 
 DATA = split_nodes(datasets.synthetic(500, 6_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
 ATTACK = NodeInjection(nodes=2, edges=10, steps=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from fgai.attention import Attention
 from fgai.graph import degree, delete_edges, edge_keys, require
 from fgai.reading import Reader
 from fgai.topk import rank_within
-
-if TYPE_CHECKING:
-    from fgai.metrics.base import Trial
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 First = Literal["most", "least"]
@@ -72,8 +69,3 @@ def f_slope(curve: Sequence[float], shares: Sequence[float] = SHARES) -> float:
     -1.0
     """
     return float(np.polyfit(np.asarray(shares), np.asarray(curve), 1)[0])
-
-
-def f_slope_of(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
-    """The F-slope of an explanation of the graph of this trial."""
-    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, trial.correct, first, among))

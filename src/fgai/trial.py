@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,9 +11,43 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, Adversary, AttackResult
+from fgai.attention import Attention
+from fgai.deletion import Among, First, f_curve, f_slope
 from fgai.errors import DataError
-from fgai.metrics import METRICS, Trial
 from fgai.reading import Reader, Reading
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model on a graph that may have been attacked, beside the same model on the clean one."""
+
+    read: Reader
+    graph: Data  # as it is now
+    clean: Reading
+    now: Reading
+    y: Tensor  # [N], labels of the original nodes, or of the pairs that a model of links answers for
+    eval_mask: Tensor  # [N], mask of those that count
+
+    @property
+    def predictions(self) -> Tensor:
+        """The distributions predicted now, on the judged nodes; [J, C]."""
+        return self.now.probs[: len(self.y)][self.eval_mask]
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of the judged nodes; [J]."""
+        return self.y[self.eval_mask]
+
+    @property
+    def correct(self) -> Tensor:
+        """The judged nodes that were right on the clean graph; [N]."""
+        return self.eval_mask & (self.clean.probs.argmax(-1) == self.y)
+
+    @cached_property
+    def curves(self) -> dict[First, list[float]]:
+        """F(r) of the explanation now, deleting the most (F+) or the least (F-) attended edges first."""
+        firsts: tuple[First, ...] = ("most", "least")
+        return {f: f_curve(self.read, self.graph, self.now.explanation, self.y, self.correct, f) for f in firsts}
 
 
 def clean_trial(read: Reader, data: Data) -> Trial:
@@ -40,9 +75,9 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
     return replace(trial, graph=now.graph, now=now)
 
 
-def measure(trial: Trial) -> dict[str, float]:
-    """Every registered metric of a trial."""
-    return {name: metric.compute(trial) for name, metric in METRICS.items()}
+def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
+    """The F-slope of any explanation of the trial's graph."""
+    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, trial.correct, first, among))
 
 
 def _answers(clean: Reading) -> Tensor:

@@ -20,11 +20,11 @@ from fgai.auditing.verdict import judge
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
 from fgai.deletion import SHARES
 from fgai.errors import SettingError
-from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, top_overlap
+from fgai.metrics import METRICS, measure, random_attention, shift, top_overlap
 from fgai.metrics.explanation import TOP
 from fgai.progress import progress
 from fgai.reading import Call, Reader, Reading, eval_mode
-from fgai.trial import attacked_trial, clean_trial, measure
+from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
 from fgai.versions import versions
 
 KEPT = 100  # of the nodes that moved most
@@ -113,10 +113,10 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
     """
     effect = without_attention(model, clean.graph, call=call)
     draws = [random_attention(clean.clean.explanation, seed) for seed in range(RANDOM_DRAWS)]
-    slopes = Estimate.of([f_slope_of(clean, draw, "most", "node") for draw in draws])
+    slopes = Estimate.of([deletion_slope(clean, draw, "most", "node") for draw in draws])
     return {
-        "f_slope_most": f_slope_of(clean, clean.clean.explanation, "most", "node"),
-        "f_slope_least": f_slope_of(clean, clean.clean.explanation, "least", "node"),
+        "f_slope_most": deletion_slope(clean, clean.clean.explanation, "most", "node"),
+        "f_slope_least": deletion_slope(clean, clean.clean.explanation, "least", "node"),
         "f_slope_random": slopes.mean,
         "f_slope_random_deviation": slopes.deviation,
         "g_tvd_uniform": effect.g_tvd,

@@ -15,9 +15,9 @@ from fgai.adversaries import Adversary, AttackEnsemble, NodeInjection
 from fgai.auditing.audit import describe
 from fgai.bench.results import Row, peak_mb
 from fgai.files import jsonable
-from fgai.metrics import Trial
+from fgai.metrics import measure
 from fgai.reading import Call, Reader, eval_mode
-from fgai.trial import attacked_trial, clean_trial, measure
+from fgai.trial import Trial, attacked_trial, clean_trial
 
 
 @dataclass(frozen=True)

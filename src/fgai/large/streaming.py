@@ -17,10 +17,10 @@ from fgai.auditing import Estimate
 from fgai.certificates import Certificate, IntervalBound, certify
 from fgai.certificates.record import Condition
 from fgai.errors import DataError, MissingExtraError, UnknownNameError
-from fgai.metrics import METRICS, Trial
+from fgai.metrics import METRICS
 from fgai.reading import Call, Reader, Reading, eval_mode
 from fgai.training.data import num_seed_nodes
-from fgai.trial import attacked_trial, clean_trial
+from fgai.trial import Trial, attacked_trial, clean_trial
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Streamed(Metric):
     `update` takes the trial of a batch; `compute` is what the whole graph would give.
 
     >>> from fgai import backbones, datasets
-    >>> from fgai.trial import calm
+    >>> from fgai.trial import clean_trial
     >>> from fgai.reading import Reader
     >>> data = datasets.load("synthetic")
     >>> metric = Streamed("nonuniformity")

@@ -1,8 +1,8 @@
 """Numbers that say how good, and how stable, a model's answers and explanations are."""
 
-from fgai.deletion import f_curve, f_slope, f_slope_of
+from fgai.deletion import f_curve, f_slope
 from fgai.metrics import catalogue as catalogue
-from fgai.metrics.base import METRICS, Metric, Trial, metric
+from fgai.metrics.base import METRICS, Metric, measure, metric
 from fgai.metrics.explanation import (
     as_attention,
     g_jsd,
@@ -19,15 +19,14 @@ from fgai.metrics.prediction import g_tvd, micro_f1, roc_auc
 __all__ = [
     "METRICS",
     "Metric",
-    "Trial",
     "as_attention",
     "f_curve",
     "f_slope",
-    "f_slope_of",
     "g_jsd",
     "g_tvd",
     "mean_entropy",
     "mean_nonuniformity",
+    "measure",
     "metric",
     "micro_f1",
     "random_attention",
