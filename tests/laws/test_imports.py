@@ -1,6 +1,7 @@
-"""Imports go down only, as the rooms of the house are drawn in CONTRIBUTING."""
+"""The map in CONTRIBUTING is the tree, and imports go down only."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -8,38 +9,28 @@ import pytest
 import fgai
 
 ROOT = Path(fgai.__file__).parent
-ROOMS = [  # from the cellar up; a module may import its own room's package and everything below
-    {"errors", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks"},
-    {"graph"},
-    {"divergence", "topk", "attention", "kernels"},
-    {"tap"},
-    {"acceleration"},
-    {"reading"},
-    {"adversary", "metrics"},
-    {"certificate", "explainer"},
-    {"methods"},
-    {"sanity"},
-    {"audit"},
-    {"scale"},
-    {"report", "plots"},
-    {"saved"},
-    {"bench"},
-    {"figures"},
-    {"cli"},
-]
-LEAVES = {
-    "datasets": {"bench", "saved", "cli"},
-    "backbones": {"bench", "saved", "cli"},
-}  # and who may use them
-FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+LEAVES = {"backbones", "datasets"}  # they import nothing above the kernels, and only these import them:
+USERS_OF_LEAVES = {"bench", "saved", "cli"}
 MODULES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 
 
-def room_of(path):
+def layers_of(page):
+    """The layers of the map, top first: the names at the start of each line, up to two spaces and the description."""
+    block = re.search(r"```text\n(.*?)```", page, re.S).group(1)
+    names = [re.split(r"\s{2,}", line)[0].split() for line in block.splitlines() if line.strip()]
+    return [[name.rstrip("/") for name in line] for line in names]
+
+
+LAYERS = layers_of(PAGE.read_text())
+LEVEL = {name: -number for number, line in enumerate(LAYERS) for name in line}  # higher is further up
+
+
+def part_of(path):
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported_rooms(path):
+def imported_parts(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "fgai":
             yield from (alias.name for alias in node.names)
@@ -50,23 +41,34 @@ def imported_rooms(path):
         assert not (isinstance(node, ast.ImportFrom) and node.level), "imports are absolute"
 
 
+def test_the_map_names_every_part_of_the_package_once():
+    named = [name for line in LAYERS for name in line]
+    assert sorted(named) == sorted({part_of(path) for path in MODULES})
+
+
+def test_a_folder_is_marked_as_one():
+    block = re.search(r"```text\n(.*?)```", PAGE.read_text(), re.S).group(1)
+    for path in sorted(ROOT.iterdir()):
+        if path.is_dir() and (path / "__init__.py").exists():
+            assert re.search(rf"(^|\s){path.name}/", block, re.M), f"{path.name} is a folder: write {path.name}/"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_go_down_only(path):
-    room = room_of(path)
-    assert room in FLOOR or room in LEAVES, f"{room} has no floor: draw it in ROOMS"
-    for other in imported_rooms(path):
-        if other == room:
+    part = part_of(path)
+    for other in imported_parts(path):
+        if other == part:
             continue
-        if room in LEAVES:
-            assert FLOOR.get(other, 99) <= FLOOR["kernels"], f"{room} is a leaf and may not know {other}"
+        if part in LEAVES:
+            assert LEVEL[other] <= LEVEL["kernels"] or other in LEAVES, f"{part} is a leaf and may not import {other}"
         elif other in LEAVES:
-            assert room in LEAVES[other], f"{room} may not know {other}"
+            assert part in USERS_OF_LEAVES, f"{part} may not import {other}"
         else:
-            assert FLOOR[other] < FLOOR[room] or FLOOR[room] == FLOOR[other] <= 2, f"{room} may not import {other}"
+            assert LEVEL[other] < LEVEL[part], f"{part} may not import {other}: the map puts it above or beside"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_the_tap_knows_pygs_inside(path):
+def test_only_the_tap_and_the_kernels_know_pygs_internals(path):
     text = path.read_text()
     knows = any(word in text for word in ("MessagePassing", "__class__", "propagate", "utils import softmax"))
-    assert room_of(path) in ("tap", "acceleration") or not knows
+    assert part_of(path) in ("tap", "kernels", "patching") or not knows
