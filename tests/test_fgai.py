@@ -11,7 +11,7 @@ from fgai import Reader, backbones, datasets
 from fgai.adversary import AttentionBall, NodeInjection, gains
 from fgai.attention import Attention, Followed, log_weight, nonuniformity
 from fgai.datasets.split import split_nodes
-from fgai.errors import SettingError, UnknownNameError
+from fgai.errors import SettingError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
 from fgai.methods.batches import Part
@@ -179,7 +179,7 @@ def test_settings_that_are_not_there_are_refused(vanilla):
         FGAI(sites=("conv9",)).fit(model, data)
     with pytest.raises(SettingError, match="likeness"):
         FGAI(likeness="l7").fit(model, data)
-    with pytest.raises(UnknownNameError, match="divergence"):
+    with pytest.raises(SettingError, match="divergence"):
         FGAI(divergence="l7").fit(model, data)
 
 

@@ -32,6 +32,10 @@ class SettingError(FGAIError, ValueError):
     """A setting is outside the range in which it means something."""
 
 
+class NotFiniteError(FGAIError, ValueError):
+    """A number that a verdict, a certificate or a fit would rest on is NaN or infinite."""
+
+
 class NoSlopeError(SettingError):
     """A gain that can judge but not be climbed was given to an adversary that climbs."""
 

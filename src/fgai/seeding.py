@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from fgai.settings import check_seed
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
@@ -19,6 +21,7 @@ def seeded(seed: int) -> Iterator[None]:
     >>> with seeded(3):
     ...     assert torch.equal(first, torch.rand(1))
     """
+    check_seed(seed)
     python, legacy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)

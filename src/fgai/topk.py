@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fgai.errors import SettingError
 from fgai.graph import degree, sum_by
+from fgai.settings import check_top
 
 
 def quota(k: int | float, size: Tensor) -> Tensor:
@@ -20,11 +20,10 @@ def quota(k: int | float, size: Tensor) -> Tensor:
     >>> quota(3, torch.tensor([0, 2, 9])), quota(0.5, torch.tensor([0, 1, 5]))
     (tensor([0, 2, 3]), tensor([0, 1, 3]))
     """
-    if isinstance(k, int) and k >= 1:
-        return size.clamp(max=k)
-    if isinstance(k, float) and 0.0 < k <= 1.0:
+    check_top(k)
+    if isinstance(k, float):
         return (size.double() * k).round(decimals=9).ceil().to(size.dtype)
-    raise SettingError(f"k is {k!r}; give a whole number of neighbours (1, 2, ...) or a fraction of them (0.0, 1.0]")
+    return size.clamp(max=k)
 
 
 def rank(weight: Tensor, index: Tensor, num: int) -> Tensor:

@@ -9,9 +9,9 @@ import fgai
 
 ROOT = Path(fgai.__file__).parent
 ROOMS = [  # from the cellar up; a module may import its own room's package and everything below
-    {"errors", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks"},
+    {"errors", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks", "settings"},
     {"graph"},
-    {"divergence", "topk", "attention", "kernels"},
+    {"divergence", "topk", "attention", "kernels", "checks"},
     {"tap"},
     {"acceleration"},
     {"reading"},

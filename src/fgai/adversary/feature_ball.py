@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 from fgai.adversary.base import ADVERSARIES, Best, Gain, chosen, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation
 from fgai.adversary.projections import PROJECTIONS
-from fgai.errors import SettingError
 from fgai.graph import need
 from fgai.reading import Reader, still
+from fgai.settings import check_choice, check_numbers, check_seed, check_whole
 
 
 @ADVERSARIES.register("feature-ball")
@@ -40,10 +40,14 @@ class FeatureBall:
     targets: tuple[int, ...] | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_choice(PROJECTIONS, norm=self.norm)
+        check_numbers(0, radius=self.radius)
+        check_whole(0, steps=self.steps)
+        check_seed(self.seed)
+
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> Attacked:
         """The worst reading found."""
-        if self.norm not in PROJECTIONS or self.radius < 0:
-            raise SettingError(f"{self}; norm is l1, l2 or linf, and radius is not negative")
         best, x = Best(read, graph, gain), need(graph, "x")
         values, row = (x.coalesce().values(), x.coalesce().indices()[0]) if x.is_sparse else (x, _rows(x))
         free = self._free(row, x.size(0)).view(values.shape)

@@ -6,7 +6,8 @@ softmax by w_j in [e^lo_j / (e^lo_j + sum_k e^hi_k), e^hi_j / (e^hi_j + sum_k e^
 
     sum_j w'_j u'_j - w_j u_j = sum_j w_j (u'_j - u_j) + sum_j (w'_j - w_j) u'_j,  where sum_j (w'_j - w_j) = 0.
 
-It holds for chains of GATConv and GATv2Conv with an activation between them, and gets loose as R grows.
+It holds for chains of GATConv and GATv2Conv with an activation between them, and gets loose as R grows. Each layer is
+first computed by these formulas at R = 0: one that gives something else than the model did is not bounded.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.tanh,
     torch.sigmoid,
 )  # none of them falls anywhere
+METHODS = ("forward", "message", "aggregate", "update", "edge_update")  # a layer that has others is not PyG's
+ROUNDING = 1e-3  # relative to the largest output of a layer
 
 
 @dataclass(frozen=True)
@@ -136,14 +139,25 @@ def _links(read: Reader, data: Data) -> tuple[Reading, dict[str, _Link] | None]:
     if any(x is None for x in inputs) or any(then is None for then in thens) or thens[-1] is not ACTIVATIONS[0]:
         return reading, None
     rows = zip(sites, seen, inputs, outputs, thens, strict=True)
-    return reading, {site: _Link(call[0], x, out, then) for site, call, x, out, then in rows}  # pyright: ignore[reportArgumentType]
+    links = {site: _Link(call[0], x, out, then) for site, call, x, out, then in rows}  # pyright: ignore[reportArgumentType]
+    return reading, links if all(_as_computed(links[site], reading.attention[site]) for site in sites) else None
+
+
+def _as_computed(link: _Link, look: Attention) -> bool:
+    """The formulas give, without a perturbation, what the layer gave, and nothing of its weight changes hands."""
+    exact, _ = _layer(link.layer, Box(link.x.double(), torch.zeros_like(link.x, dtype=torch.double)), look)
+    if exact.middle.shape != link.out.shape:
+        return False
+    off = (exact.middle - link.out.double()).abs() + exact.radius
+    return bool(off.max() <= ROUNDING * link.out.abs().max().clamp(min=1e-12)) if len(off) else True
 
 
 def _only_x(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The features that came in, if nothing else did and the layer is as PyG wrote it."""
     given = dict(zip(("x", "edge_index", "edge_attr", "size"), args, strict=False)) | kwargs
     plain = layer.res is None and not any(given.get(name) is not None for name in ("edge_attr", "size"))
-    plain &= type(layer).forward in (GATConv.forward, GATv2Conv.forward)
+    base: Any = GATConv if isinstance(layer, GATConv) else GATv2Conv
+    plain &= all(getattr(type(layer), method) is getattr(base, method) for method in METHODS)
     plain &= isinstance(layer, GATv2Conv) or layer.lin is not None
     return given["x"] if plain and isinstance(given.get("x"), Tensor) else None
 
@@ -259,10 +273,26 @@ def softmax_bounds(score: Box, target: Tensor, nodes: int) -> Box:
     >>> softmax_bounds(score, torch.tensor([0, 0]), 1).high.flatten()  # e / (1 + e) at most
     tensor([0.7311, 0.7311])
     """
-    top = max_by(score.high, target, nodes).index_select(0, target)
-    low, high = (score.low - top).exp(), (score.high - top).exp()
-    others_low, others_high = (
-        (sum_by(part, target, nodes).index_select(0, target) - part).clamp(min=0) for part in (low, high)
-    )
-    tiny = torch.finfo(low.dtype).tiny
-    return Box.between(low / (low + others_high).clamp(min=tiny), high / (high + others_low).clamp(min=tiny))
+    low = torch.sigmoid(score.low - _log_others(score.high, target, nodes))
+    high = torch.sigmoid(score.high - _log_others(score.low, target, nodes))
+    return Box.between(low, high)
+
+
+def _log_others(score: Tensor, target: Tensor, nodes: int) -> Tensor:
+    """The logarithm of sum_k exp(score_k) over the other edges k of the same target; -inf where there are none; [E, H].
+
+    Nothing that matters is taken from a sum: the largest entry's own term is left out before the others are added up,
+    and every other entry's sum holds the largest one.
+    """
+    place = torch.arange(len(target), device=target.device).view(-1, 1).expand_as(score)
+    top = max_by(score, target, nodes).index_select(0, target)
+    ties = torch.where(score == top, place, len(target))
+    first = -max_by(-ties, target, nodes).index_select(0, target)  # of equal ones the first is the largest
+    largest = place == first
+    rest = score.masked_fill(largest, -torch.inf)
+    second = max_by(rest, target, nodes)
+    second = second.masked_fill(second.isinf(), 0.0).index_select(0, target)
+    below = sum_by((rest - second).exp(), target, nodes).index_select(0, target).log() + second
+    own = (score - top).exp()
+    above = (sum_by(own, target, nodes).index_select(0, target) - own).clamp(min=1.0).log() + top
+    return torch.where(largest, below, above)

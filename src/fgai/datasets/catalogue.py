@@ -21,6 +21,7 @@ from fgai.datasets.split import by_index, split_links, split_nodes
 from fgai.datasets.synthetic import synthetic
 from fgai.errors import DataError, MissingExtraError
 from fgai.registry import Registry
+from fgai.settings import check_seed
 
 Source = Callable[[Path, int], Data]
 DATASETS: Registry[Source] = Registry("dataset")
@@ -101,6 +102,7 @@ def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
     >>> [int(mask.sum()) for mask in (data.train_mask, data.val_mask, data.test_mask)]
     [100, 100, 800]
     """
+    check_seed(seed)
     source, root = DATASETS[name], cache(root)
     with locked(root, name):
         return source(root, seed)

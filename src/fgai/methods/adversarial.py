@@ -14,6 +14,7 @@ from fgai.methods.batches import Part, source
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
 from fgai.reading import Call, Reader, by_name, evaluating
+from fgai.settings import check_positive, check_whole
 
 
 @METHODS.register("at")
@@ -39,12 +40,21 @@ class AdversarialTraining:
     patience: int = 100
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_positive(weight=self.weight)
+        check_whole(1, fresh=self.fresh)
+        _ = self.schedule  # it checks its settings
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and how fast to train."""
+        return Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
         calling, graphs = call or by_name, source(data)
-        schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
         opponents = opposing(self.adversary, graphs, self.fresh)
 
         def terms(model: nn.Module, part: Part) -> Terms:
@@ -58,4 +68,4 @@ class AdversarialTraining:
             )
             return {"label": label, "attacked": self.weight * hit}
 
-        return train(model, graphs, terms, calling, schedule, self, opponents=opponents, checkpoint=checkpoint)
+        return train(model, graphs, terms, calling, self.schedule, self, opponents=opponents, checkpoint=checkpoint)

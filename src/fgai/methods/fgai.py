@@ -22,6 +22,7 @@ from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
 from fgai.reading import Call, Reader, Reading, by_name, evaluating
+from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
 
 ATTACKED = ("prediction", "explanation")  # the terms that have an adversary
 TERMS = ("closeness", "similarity", *ATTACKED)
@@ -76,6 +77,24 @@ class FGAI:
     weight_decay: float = 3e-3
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_numbers(0, **{name: getattr(self, name) for name in (*TERMS, "margin")})
+        check_positive(gap=self.gap, sharpness=self.sharpness)
+        check_choice(DIVERGENCES, divergence=self.divergence)
+        check_choice(Distance.KINDS, likeness=self.likeness)
+        check_choice((*Distance.KINDS, "margin"), stability=self.stability)
+        check_choice(("vanilla", "own"), anchor=self.anchor)
+        check_top(self.k)
+        check_whole(1, fresh=self.fresh)
+        if not any(getattr(self, name) > 0 for name in TERMS):
+            raise SettingError(f"{', '.join(TERMS)} have no weight; give at least one, or take the model as it is")
+        _ = self.schedule  # it checks its settings
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and how fast to train."""
+        return Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
+
     @classmethod
     def preset(cls, name: str = "default", **changed: Any) -> FGAI:
         """The best that was measured; the `paper`'s formulas; what the `released` code does, but for edges it mistakes.
@@ -94,13 +113,9 @@ class FGAI:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Make a copy of `model` faithful; the given one is left as it was."""
-        if self.anchor not in ("vanilla", "own"):
-            raise SettingError(f"anchor={self.anchor!r}; there is 'vanilla' and 'own'")
-        if not any(getattr(self, name) > 0 for name in TERMS):
-            raise SettingError(f"{', '.join(TERMS)} have no weight; give at least one, or take the model as it is")
         calling, graphs, vanilla = call or by_name, source(data), copy.deepcopy(model)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
-        seeds = {name: self.seed + 500_009 * i for i, name in enumerate(ATTACKED)}
+        seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}
         against: Any = self.adversary
         opponents = {name: opposing(replace(against, seed=seeds[name]), graphs, self.fresh) for name in names}
         tasks = _Tasks(self, Reader(vanilla, calling))
@@ -117,12 +132,11 @@ class FGAI:
                     parts[name] = task.hit(name, clean, hits[name] if name in hits else hits[leading[0]])
             return parts
 
-        schedule = Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
         every = [opponent for some in opponents.values() for opponent in some]
         how: Any = {"opponents": every, "checkpoint": checkpoint, "at_hand": (at_hand := AtHand())}
         with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=at_hand) as forget:
             at_hand.forgetting.append(forget)
-            return train(model, graphs, terms, calling, schedule, self, **how)
+            return train(model, graphs, terms, calling, self.schedule, self, **how)
 
 
 class _Tasks:

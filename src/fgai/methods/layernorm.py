@@ -10,12 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fgai.errors import SettingError
 from fgai.graph import parts, stacked, sum_by, version, with_values
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.training import Fit
 from fgai.methods.vanilla import Vanilla
 from fgai.reading import Call
+from fgai.settings import check_choice
 
 
 class Normalised(nn.Module):
@@ -78,11 +78,17 @@ class LayerNorm:
     patience: int = 100
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_choice(("rows", "layer"), kind=self.kind)
+        _ = self.plain  # it checks its settings
+
+    @property
+    def plain(self) -> Vanilla:
+        """The training of the model inside."""
+        return Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        if self.kind not in ("rows", "layer"):
-            raise SettingError(f"kind is {self.kind!r}; there is 'rows' and 'layer'")
-        plain = Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
-        return plain.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)
+        return self.plain.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)

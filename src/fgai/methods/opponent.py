@@ -13,16 +13,16 @@ from torch_geometric.data import Data
 from fgai import ranks
 from fgai.adversary import Adversary, Attacked, Gain, NodeInjection
 from fgai.adversary.injection import Place
-from fgai.errors import SettingError
 from fgai.methods.batches import Part, Source
 from fgai.reading import Reader
+from fgai.settings import SEEDS, check_whole
 
 
 def opposing(adversary: Adversary, graphs: Source, fresh: int) -> list[Opponent]:
     """An opponent for each slot of a step, each with its own seed among all ranks; the first has the adversary's."""
     against: Any = adversary
     first = ranks.rank() * graphs.slots
-    seeds = [against.seed + 104_729 * slot for slot in range(first, first + graphs.slots)]
+    seeds = [(against.seed + 104_729 * slot) % SEEDS for slot in range(first, first + graphs.slots)]
     return [Opponent(replace(against, seed=seed), fresh) for seed in seeds]
 
 
@@ -47,8 +47,7 @@ class Opponent:
     """
 
     def __init__(self, adversary: Adversary, fresh: int) -> None:
-        if fresh < 1:
-            raise SettingError(f"fresh={fresh} rounds at one place; give at least one")
+        check_whole(1, fresh=fresh)
         self._adversary: Any = adversary
         self._fresh = fresh
         self._met: tuple[Data, Place] | None = None
@@ -56,7 +55,9 @@ class Opponent:
 
     def meet(self, read: Reader, part: Part, gain: Gain) -> Attacked:
         """The reading under attack, with gradients to the model's parameters."""
-        adversary = replace(self._adversary, seed=self._adversary.seed + 7_919 * (self._rounds // self._fresh))
+        adversary = replace(
+            self._adversary, seed=(self._adversary.seed + 7_919 * (self._rounds // self._fresh)) % SEEDS
+        )
         anew, graph = self._rounds % self._fresh == 0, part.graph
         self._rounds += 1
         if not isinstance(adversary, NodeInjection):

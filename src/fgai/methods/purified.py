@@ -21,6 +21,7 @@ from fgai.methods.base import METHODS, Graphs
 from fgai.methods.training import Fit
 from fgai.methods.vanilla import Vanilla
 from fgai.reading import Call, by_name
+from fgai.settings import check_numbers, check_positive, check_share, check_whole
 
 
 class Purified(Vanilla):
@@ -66,6 +67,10 @@ class GNNGuard(Purified):
 
     threshold: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(-1, threshold=self.threshold)
+
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges between nodes that are not alike; [E]."""
         x, edges = need(data, "x"), need(data, "edge_index")
@@ -91,6 +96,11 @@ class GNNSVD(Purified):
 
     rank: int = 10
     drop: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(1, rank=self.rank)
+        check_share(drop=self.drop)
 
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges with the least value in the approximation; [E]."""
@@ -120,6 +130,14 @@ class ProGNN(Purified):
     rate: float = 0.25
     drop: float = 0.1
     limit: int = 5000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(0, sparse=self.sparse, low_rank=self.low_rank)
+        check_whole(0, steps=self.steps)
+        check_positive(rate=self.rate)
+        check_share(drop=self.drop)
+        check_whole(1, limit=self.limit)
 
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges with the least weight in what was learnt; [E]."""

@@ -21,6 +21,7 @@ from fgai.methods.opponent import Opponent
 from fgai.progress import progress
 from fgai.reading import Call
 from fgai.seeding import seeded
+from fgai.settings import check_numbers, check_positive, check_seed, check_whole
 
 Terms = Mapping[str, Tensor]
 TermsOf = Callable[[nn.Module, Part], Terms]
@@ -67,6 +68,12 @@ class Schedule:
     patience: int = 100
     seed: int = 0
     keep: Literal["best", "last"] = "best"
+
+    def __post_init__(self) -> None:
+        check_whole(1, epochs=self.epochs, patience=self.patience)
+        check_positive(lr=self.lr)
+        check_numbers(0, weight_decay=self.weight_decay)
+        check_seed(self.seed)
 
     def rate(self, number: int) -> float:
         """The learning rate of an epoch."""
@@ -136,10 +143,15 @@ def train(
     there is gone on with; the result is that of a run that was not interrupted. A finished run takes the file away.
     Several ranks average their gradients.
     """
-    if schedule.epochs < 1 or (schedule.keep == "best" and not source.judged):
+    if schedule.keep == "best" and not source.judged:
         raise DataError(
-            f"{schedule.epochs} epochs, and {'some' if source.judged else 'no `val_mask` of'} validation nodes; give "
-            "at least one of each, the best epoch is chosen by them. With a loader: Batches(loader, validation=another)"
+            "the best epoch is chosen by validation nodes, and there is no `val_mask` of any; give one that holds "
+            "some. With a loader: Batches(loader, validation=another)"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise DataError(
+            f"{type(model).__name__} has no parameter that can learn: all are frozen, or there is none; call "
+            "requires_grad_() on those to train"
         )
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)

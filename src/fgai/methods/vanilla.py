@@ -32,15 +32,22 @@ class Vanilla:
     patience: int = 100
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _ = self.schedule  # it checks its settings
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and how fast to train."""
+        return Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
         calling = call or by_name
-        schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
         def terms(model: nn.Module, part: Part) -> Terms:
             known, labels = part.known("train_mask"), need(part.graph, "y")
             return {"label": nn.functional.cross_entropy(calling(model, part.graph)[known], labels[known])}
 
-        return train(model, source(data), terms, calling, schedule, self, checkpoint=checkpoint)
+        return train(model, source(data), terms, calling, self.schedule, self, checkpoint=checkpoint)
