@@ -1,22 +1,19 @@
 """Never wrong in silence: what was wrong and said nothing, one test for each case; S1 to S16 are its numbers."""
 
-import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from torch_geometric.nn import GATConv
-from worlds import community, trained
 
 from fgai import AttentionBall, certify
 from fgai.attention import Attention
 from fgai.certificate import certified_radius, composed, guaranteed_overlap, worst_push
 from fgai.certificate.composition import Box, softmax_bounds
-from fgai.errors import FGAIError, NotFiniteError, SettingError
+from fgai.errors import NotFiniteError, SettingError
 from fgai.metrics import top_overlap
-from fgai.reading import Reader, Reading
+from fgai.reading import Reader
+from worlds import community, trained
 
 NAN, INF = math.nan, math.inf
 

@@ -46,6 +46,7 @@ from fgai.scale import Loader, Store, convert_edge_list, exact, layerwise
 from fgai.scale import convert as convert_graph
 from fgai.scale.launch import launch
 from fgai.scale.store import MANIFEST
+from fgai.settings import check_choice, check_numbers
 from fgai.tracking import tracker
 
 app = typer.Typer(
@@ -423,8 +424,8 @@ def _asked(option: str, parts: Sequence[str], example: str) -> dict[str, str]:
 
 
 def _check_push(norm: str, radius: float) -> None:
-    if norm not in NORMS or radius < 0:
-        raise SettingError(f"--norm {norm} --radius {radius:g}: give one of {', '.join(NORMS)}, and no radius below 0")
+    check_choice(NORMS, norm=norm)
+    check_numbers(0, radius=radius)
 
 
 def _ours(folder: Path | None, data: str, split: int) -> tuple[nn.Module, Data, str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
-from fgai.reading import read
+from fgai.acceleration import accelerated
+from fgai.checks import check_attention, check_graph
+from fgai.reading import Reader, evaluating
 
 
 class AttentionExplanation(Explanation):
@@ -51,7 +54,11 @@ class AttentionExplainer(ExplainerAlgorithm):
         self, model: nn.Module, x: Tensor, edge_index: Tensor, *, target: Tensor, index: Any = None, **kwargs: Any
     ) -> Explanation:
         """The explanation of all nodes; `index` does not change where a node looks."""
-        reading = read(model, Data(x=x, edge_index=edge_index), call=lambda net, _: net(x, edge_index, **kwargs))
+        graph = Data(x=x, edge_index=edge_index)
+        check_graph(graph)
+        with evaluating(model), accelerated(model), torch.no_grad():  # its answers may well be probabilities
+            reading = Reader(model, lambda net, _: net(x, edge_index, **kwargs))(graph)
+        check_attention(reading.attention, type(model).__name__)
         attention = reading.explanation if self.site is None else reading.attention[self.site]
         mask = attention.mean().on(edge_index, absent=0.0)[:, 0]
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)

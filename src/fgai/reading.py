@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai.acceleration import accelerated
 from fgai.attention import Attention
-from fgai.errors import CallError
+from fgai.checks import check_answers, check_attention, check_graph, described, rows_of
+from fgai.errors import CallError, FGAIError
 from fgai.tap import NOTHING, Deltas, Edit, Tap
 
 Graph = Data | HeteroData
@@ -27,6 +28,7 @@ class Reading:
 
     logits: Tensor  # [N, C]; one column, or none, is a binary answer
     attention: Mapping[str, Attention]
+    unread: tuple[str, ...] = field(default=(), kw_only=True)  # parts of the model that attend and are not read
 
     @property
     def probs(self) -> Tensor:
@@ -45,11 +47,13 @@ class Reading:
         """What is said of the first nodes alone, and where they look: in a batch these are the seeds."""
         if nodes == len(self.logits):
             return self
-        return Reading(self.logits[:nodes], {site: a.of_first(nodes) for site, a in self.attention.items()})
+        first = {site: a.of_first(nodes) for site, a in self.attention.items()}
+        return Reading(self.logits[:nodes], first, unread=self.unread)
 
     def detach(self) -> Reading:
         """The same reading without its history of gradients."""
-        return Reading(self.logits.detach(), {site: a.detach() for site, a in self.attention.items()})
+        still = {site: a.detach() for site, a in self.attention.items()}
+        return replace(self, logits=self.logits.detach(), attention=still)
 
 
 class Reader:
@@ -70,6 +74,7 @@ class Reader:
         self.model = model
         self.call = call or by_name
         self._tap = Tap(model)
+        self.unread = attention_not_read(model)
 
     def __call__(
         self, graph: Graph, *, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING, edit: Edit | None = None
@@ -82,7 +87,64 @@ class Reader:
                 f"{type(self.model).__name__} returned {type(logits).__name__}, and one tensor of logits is needed; "
                 "pick it with call=lambda model, data: ..."
             )
-        return Reading(logits, caught.attention)
+        return Reading(logits, caught.attention, unread=self.unread)
+
+    def checked(self, graph: Graph, owed: bool = True) -> Reading:
+        """The clean reading, without gradients: what is wrong with it is said here, before anything rests on it.
+
+        With `owed` there must be an answer for every node or pair of the graph.
+        """
+        with in_words(self.model, graph), torch.no_grad():
+            reading = self(graph).detach()
+        name = type(self.model).__name__
+        check_answers(reading.logits, name, rows_owed(graph) if owed else ())
+        check_attention(reading.attention, name)
+        return reading
+
+
+def rows_owed(graph: Any) -> tuple[int, ...]:
+    """How many answers there may be: one for each node or pair, or for each seed of a batch."""
+    return rows_of(graph), int(graph.get("batch_size") or rows_of(graph))
+
+
+@contextmanager
+def in_words(model: nn.Module, graph: Any) -> Iterator[None]:
+    """What a model raises when it is called on a graph that does not fit it, with what was given, as a `CallError`."""
+    try:
+        yield
+    except (FGAIError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+        raise CallError(
+            f"{type(model).__name__} failed on this graph: {type(error).__name__}: {error or 'no message'}. It was "
+            f"given {described(graph) or type(graph).__name__}; check the width and the type of the features (floats "
+            "of the model's own precision), or say how to call the model with call=lambda model, data: ..."
+        ) from error
+
+
+def attention_not_read(model: nn.Module) -> tuple[str, ...]:
+    """The modules that attend without PyG's softmax over edges, so that the tap does not see them, by name.
+
+    These are torch's `MultiheadAttention`, PyG's global attention (as in `GPSConv`), and whatever calls torch's
+    `scaled_dot_product_attention`.
+
+    >>> attention_not_read(nn.TransformerEncoderLayer(4, 2))
+    ('self_attn',)
+    """
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if _attends_densely(module) and not any(name.startswith(f"{outer}.") for outer in found):
+            found.append(name)
+    return tuple(found)
+
+
+def _attends_densely(module: nn.Module) -> bool:
+    code = getattr(type(module).forward, "__code__", None)
+    return (
+        isinstance(module, nn.MultiheadAttention)
+        or type(module).__module__.startswith("torch_geometric.nn.attention")
+        or (code is not None and "scaled_dot_product_attention" in code.co_names)
+    )
 
 
 def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
@@ -93,8 +155,9 @@ def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
     >>> read(GATConv(3, 2), graph).explanation.weight.sum(0)
     tensor([2.])
     """
-    with evaluating(model), accelerated(model), torch.no_grad():
-        return Reader(model, call)(graph)
+    check_graph(graph)
+    with evaluating(model), accelerated(model):
+        return Reader(model, call).checked(graph, owed=False)
 
 
 @contextmanager
@@ -130,6 +193,10 @@ def still(model: nn.Module) -> Iterator[None]:
 
 def by_name(model: nn.Module, graph: Graph) -> Tensor:
     """Call a model with the parameters of its `forward` filled by name from the graph."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise CallError(
+            f"{type(model).__name__} wraps a model and hides what it takes; give what it wraps, model.module"
+        )
     parameters = inspect.signature(_plain(model).forward).parameters.values()
     first = next(iter(parameters), None)
     if first is not None and (first.name in ("data", "graph") or first.annotation in (Data, HeteroData, "Data")):
@@ -140,6 +207,11 @@ def by_name(model: nn.Module, graph: Graph) -> Tensor:
         raise CallError(
             f"{type(model).__name__}.forward needs {missing}, and the graph has {sorted(_names(graph))}; "
             "add them to the graph, or say how to call the model with call=lambda model, data: ..."
+        )
+    if not given:
+        raise CallError(
+            f"{type(model).__name__}.forward names none of {sorted(_names(graph))}, so nothing says what to give it; "
+            "say how to call the model with call=lambda model, data: model(data.x, data.edge_index)"
         )
     return model(**given)
 

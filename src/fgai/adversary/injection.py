@@ -57,7 +57,7 @@ class Place:
         """What a model says of it."""
         graph = self.graph(x)
         reading = read(graph)
-        return Attacked(reading.logits, reading.attention, self.change(x), graph)
+        return Attacked(reading.logits, reading.attention, self.change(x), graph, unread=reading.unread)
 
     def offer(self, read: Reader, x: Tensor, best: Best) -> None:
         """Let `best` judge these features."""

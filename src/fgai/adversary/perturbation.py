@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -54,7 +55,7 @@ class Perturbation:
         """What a model says of the perturbed graph, and where it looks."""
         graph = self.apply(data)
         reading = read(graph, plus_weight=self.plus_weight, plus_score=self.plus_score)
-        return Attacked(reading.logits, reading.attention, self, graph)
+        return Attacked(reading.logits, reading.attention, self, graph, unread=reading.unread)
 
     def kept(self, data: Data) -> Tensor:
         """For each edge of `data`, its column in the perturbed graph, or -1 where it was dropped."""
@@ -97,8 +98,8 @@ class Attacked(Reading):
 
     def detach(self) -> Attacked:
         """The same reading without its history of gradients."""
-        plain = super().detach()
-        return Attacked(plain.logits, plain.attention, self.perturbation, self.graph)
+        still: Any = super().detach()  # of the same class
+        return still
 
 
 def _moved(data: Data, change: Tensor) -> Data:

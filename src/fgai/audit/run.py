@@ -25,6 +25,7 @@ from fgai.metrics.stability import TOP
 from fgai.progress import progress
 from fgai.reading import Call, Reader, Reading, evaluating
 from fgai.sanity import cascading_randomisation, without_attention
+from fgai.settings import check_whole
 from fgai.versions import versions
 
 KEPT = 100  # of the nodes that moved most
@@ -58,8 +59,7 @@ def audit(
     >>> report.verdict.word in ("stable", "unstable", "degenerate", "unfaithful")
     True
     """
-    if seeds < 1:
-        raise SettingError(f"seeds={seeds}; an audit attacks at least once")
+    check_whole(1, seeds=seeds)
     if strangers := [node for node in watch if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"watch names {strangers}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     read = Reader(model, call)
@@ -89,7 +89,7 @@ def audit(
         moved=moved,
         views=views,
         names=_names(data, views),
-        verdict=judge(before, {metric: figure.mean for metric, figure in figures.items()}, floor),
+        verdict=judge(before, {name: figure.mean for name, figure in figures.items()}, floor, clean.clean.unread),
         versions=versions(),
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )

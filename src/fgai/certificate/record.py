@@ -17,10 +17,12 @@ from fgai.adversary import GAINS, AttentionBall
 from fgai.certificate.composition import Composed, composed
 from fgai.certificate.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
 from fgai.certificate.prediction import reach
+from fgai.checks import check_answers, one_graph
 from fgai.divergence import tvd
 from fgai.files import ending, whole
 from fgai.metrics import top_overlap
 from fgai.reading import Call, Reader, evaluating, read
+from fgai.settings import check_top
 
 How = Literal["exact", "bound", "found", "none"]
 RADII = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -66,6 +68,7 @@ class Certificate:
     certified: Tensor  # [N], the radius inside which the whole top k stays
     class_radius: Tensor | None  # [N], the radius inside which the class stays
     earlier: dict[str, Composed | None]  # what the same push of an earlier layer can do; None where none is known
+    unread: tuple[str, ...] = ()  # parts of the model that attend and were not read
 
     @property
     def numbers(self) -> list[Number]:
@@ -109,6 +112,7 @@ class Certificate:
                 f"{len(self.contested)} of {len(self.certified)} nodes have more than {self.k} neighbours; of these",
                 f"the median certified radius is {self.median:.4g}, and the whole top k is certified for {shares}",
                 *(f"{site} before it: {_promise(bound)}" for site, bound in self.earlier.items()),
+                *([f"Not read, and not certified: attention inside {', '.join(self.unread)}"] if self.unread else []),
                 SCOPE,
             ]
         )
@@ -187,14 +191,16 @@ def certify(
     >>> certificate.beta2.how, certificate.alpha2.how
     ('exact', 'bound')
     """
-    reader = Reader(model, call)
+    check_top(k)
+    ball = AttentionBall(radius, norm, steps=steps)  # it checks its settings
+    data, reader = one_graph(data, edges=False), Reader(model, call)
     with evaluating(model):
         earlier = composed(reader, data, radius, norm)
     with evaluating(model), accelerated(model):
-        with torch.no_grad():
-            now = reader(data).detach()
+        now = reader.checked(data)
         far = reach(reader, data, norm)
-        attacked = AttentionBall(radius, norm, steps=steps)(reader, data, GAINS["kl"](now)).detach()
+        attacked = ball(reader, data, GAINS["kl"](now)).detach()
+    check_answers(attacked.logits, type(model).__name__, on="the graph under attack")
     look = now.explanation
     moved = tvd(now.probs, attacked.probs).double()
     before = None if vanilla is None else read(vanilla, data, call)
@@ -220,4 +226,5 @@ def certify(
         certified=torch.where(look.degree > 0, certified_radius(look, k, 1.0, norm), torch.nan),
         class_radius=None if far is None else far.class_radius,
         earlier=earlier,
+        unread=now.unread,
     )

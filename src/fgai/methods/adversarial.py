@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from fgai.adversary import GAINS, Adversary, NodeInjection
+from fgai.adversary.gains import two_columns
 from fgai.graph import need
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.batches import Part, source
@@ -64,7 +65,7 @@ class AdversarialTraining:
             with evaluating(model):
                 attacked = opponents[part.slot].meet(read, part, gain)
             label, hit = (
-                nn.functional.cross_entropy(reading.logits[known], labels[known]) for reading in (said, attacked)
+                nn.functional.cross_entropy(two_columns(reading)[known], labels[known]) for reading in (said, attacked)
             )
             return {"label": label, "attacked": self.weight * hit}
 

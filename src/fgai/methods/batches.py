@@ -11,12 +11,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from fgai import ranks
+from fgai.adversary.gains import two_columns
+from fgai.checks import check_finite, check_labels, one_graph
 from fgai.errors import DataError
 from fgai.graph import need
-from fgai.reading import Call, evaluating
+from fgai.reading import Call, Reading, evaluating
+
+MASKS = ("train_mask", "val_mask")  # those that a method learns from and is judged by
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,11 @@ class Source(Protocol):
     every: int  # epochs between two looks at the validation nodes, and between two checkpoints
     judged: bool  # there are validation nodes
 
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """What is learnt from, as far as it is at hand: graphs, stores, loaders."""
+        ...
+
     def epoch(self, number: int) -> Iterator[list[Part]]:
         """The parts of each step."""
         ...
@@ -111,9 +120,15 @@ class Whole:
     slots, every = 1, 10
 
     def __init__(self, data: Data) -> None:
+        data = one_graph(data, MASKS)
         pairs, chosen = data.get("edge_label_index"), data.get("val_mask")
         self._part = Part(data, int(data.num_nodes or 0) if pairs is None else pairs.size(1))
         self.judged = chosen is not None and bool(chosen.any())
+
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """The graph."""
+        return [self._part.graph]
 
     def epoch(self, number: int) -> Iterator[list[Part]]:
         """One step with the whole graph."""
@@ -137,6 +152,12 @@ class Batches:
         self._train, self._validation, self.slots = train, validation, slots
         self.judged = validation is not None
 
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """The graphs that the loaders take batches of, where they say so, as PyG's and ours do; else the loaders."""
+        loaders = [loader for loader in (self._train, self._validation) if loader is not None]
+        return [getattr(loader, "graph", getattr(loader, "data", loader)) for loader in loaders]
+
     def epoch(self, number: int) -> Iterator[list[Part]]:
         """The batches of an epoch; a loader that can be told which one it is gets told."""
         told: Any = self._train
@@ -150,11 +171,13 @@ class Batches:
             if not some:
                 return
             empty = False
-            yield [Part(batch, seeds_of(batch), step, slot) for slot, batch in enumerate(some)]
+            batches_of_step = [one_graph(batch, MASKS) for batch in some]
+            yield [Part(batch, seeds_of(batch), step, slot) for slot, batch in enumerate(batches_of_step)]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
         """Micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""
-        return validate(model, (Part(batch, seeds_of(batch)) for batch in self._validation or ()), call)
+        batches = (one_graph(batch, MASKS) for batch in self._validation or ())
+        return validate(model, (Part(batch, seeds_of(batch)) for batch in batches), call)
 
 
 def source(data: Data | Iterable[Data] | Batches) -> Source:
@@ -164,8 +187,8 @@ def source(data: Data | Iterable[Data] | Batches) -> Source:
     >>> next(source(graph).epoch(0))[0].seeds, source([graph]).judged
     (3, False)
     """
-    if isinstance(data, Data):
-        return Whole(data)
+    if isinstance(data, Data | HeteroData) or not (isinstance(data, Batches) or hasattr(data, "__iter__")):
+        return Whole(data)  # what is no graph is refused there
     return data if isinstance(data, Batches) else Batches(data)
 
 
@@ -180,7 +203,8 @@ def validate(model: nn.Module, parts: Iterable[Part], call: Call) -> tuple[float
     for part in parts:
         mask, y = need(part.graph, "val_mask")[: part.seeds], need(part.graph, "y")[: part.seeds]
         with evaluating(model), torch.no_grad():
-            logits = call(model, part.graph)[: part.seeds][mask]
+            logits = two_columns(Reading(call(model, part.graph), {}))[: part.seeds][mask]
+        check_labels(y[mask], logits.size(1))
         here = int(mask.sum())
         right += int((logits.argmax(-1) == y[mask]).sum())
         lost += here * float(cross_entropy(logits, y[mask])) if here else 0.0
@@ -188,4 +212,5 @@ def validate(model: nn.Module, parts: Iterable[Part], call: Call) -> tuple[float
     total = ranks.summed(torch.tensor([right, lost, count], dtype=torch.double))
     if total[2] == 0:
         raise DataError("no node that counts is in `val_mask`; give a mask, or a validation loader, that holds some")
+    check_finite("the answers on the validation nodes", total[1], "lower the learning rate, or scale the features")
     return float(total[0] / total[2]), float(total[1] / total[2])

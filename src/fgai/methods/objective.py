@@ -122,7 +122,7 @@ def lost_lead(clean: Attention, attacked: Attention, followed: Followed, k: int 
     high = max_by(now[others], attacked.target[others], nodes)
     contested = degree(attacked.target[others], nodes) > 0
     centred = score - (sum_by(score, clean.target, nodes) / clean.degree.clamp(min=1))[clean.target]
-    spread = centred.square().mean().sqrt().clamp(min=torch.finfo(score.dtype).tiny)
+    spread = centred.square().mean().clamp(min=torch.finfo(score.dtype).tiny).sqrt()  # with a gradient also at 0
     return (gap - (low - high)[contested] / spread).clamp(min=0).sum() / nodes
 
 

@@ -14,7 +14,7 @@ from fgai import ranks
 from fgai.adversary import Adversary, Attacked, Gain, NodeInjection
 from fgai.adversary.injection import Place
 from fgai.methods.batches import Part, Source
-from fgai.reading import Reader
+from fgai.reading import Reader, in_words
 from fgai.settings import SEEDS, check_whole
 
 
@@ -55,6 +55,10 @@ class Opponent:
 
     def meet(self, read: Reader, part: Part, gain: Gain) -> Attacked:
         """The reading under attack, with gradients to the model's parameters."""
+        with in_words(read.model, part.graph):
+            return self._met_by(read, part, gain)
+
+    def _met_by(self, read: Reader, part: Part, gain: Gain) -> Attacked:
         adversary = replace(
             self._adversary, seed=(self._adversary.seed + 7_919 * (self._rounds // self._fresh)) % SEEDS
         )

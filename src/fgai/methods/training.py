@@ -17,11 +17,12 @@ from fgai.acceleration import accelerated
 from fgai.errors import DataError, SettingError
 from fgai.methods import checkpoint as disk
 from fgai.methods.batches import AtHand, Part, Source
+from fgai.methods.door import Door, check_terms, check_weights, fingerprint
 from fgai.methods.opponent import Opponent
 from fgai.progress import progress
 from fgai.reading import Call
 from fgai.seeding import seeded
-from fgai.settings import check_numbers, check_positive, check_seed, check_whole
+from fgai.settings import check_numbers, check_seed, check_whole
 
 Terms = Mapping[str, Tensor]
 TermsOf = Callable[[nn.Module, Part], Terms]
@@ -71,8 +72,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_whole(1, epochs=self.epochs, patience=self.patience)
-        check_positive(lr=self.lr)
-        check_numbers(0, weight_decay=self.weight_decay)
+        check_numbers(0, lr=self.lr, weight_decay=self.weight_decay)
         check_seed(self.seed)
 
     def rate(self, number: int) -> float:
@@ -110,9 +110,11 @@ class _Run:
     def restore(self, path: Path, settings: Mapping[str, Any]) -> None:
         tensors, about = disk.load(path)
         if about["settings"] != settings:
+            was = about["settings"]
+            other = sorted(name for name in {*was, *settings} if was.get(name) != settings.get(name))
             raise SettingError(
-                f"{path} holds a run with {about['settings']}, and this one has {settings}; "
-                "give another file, or delete that one"
+                f"{path} holds a run with other {', '.join(other)}: { {name: was.get(name) for name in other} }, and "
+                f"this one has { {name: settings.get(name) for name in other} }; give another file, or delete that one"
             )
         self.model.load_state_dict(tensors["model"])
         self.kept = tensors["kept"]
@@ -159,17 +161,23 @@ def train(
     title, path = type(method).__name__, checkpoint and Path(checkpoint)
     called = getattr(call, "__qualname__", type(call).__name__)
     about = {"method": repr(method), "model": type(model).__name__, "call": called}
-    settings = {**about, "ranks": ranks.world(), **asdict(schedule)}
+    settings = {
+        **about,
+        "ranks": ranks.world(),
+        **asdict(schedule),
+        **(fingerprint(source.graphs, model) if path else {}),
+    }
     at_hand = at_hand or AtHand()
     faster = accelerated(model, as_pyg=False, hops=at_hand)
     with seeded(schedule.seed), faster as forget, progress(title, schedule.epochs) as advance:
         at_hand.forgetting.append(forget)
+        told = _told(terms, at_hand, call)
         if path and path.exists():
             run.restore(path, settings)
             for epoch in run.history:
                 advance(epoch.said)
         for number in range(len(run.history), schedule.epochs):
-            _epoch(run, number, _told(terms, at_hand, call), schedule, source, call)
+            _epoch(run, number, told, schedule, source, call)
             advance(run.history[-1].said)
             if schedule.keep == "best" and number - run.chosen >= schedule.patience:
                 break
@@ -177,14 +185,17 @@ def train(
                 run.save(path, settings)
     if path and ranks.rank() == 0:
         path.unlink(missing_ok=True)
+    check_weights(run.kept)
     model.load_state_dict(run.kept)
     return Fit(model.eval(), run.history[run.chosen], tuple(run.history))
 
 
 def _told(terms: TermsOf, at_hand: AtHand, call: Call) -> TermsOf:
-    """The same terms, with layers told which batch they are in."""
+    """The same terms, with what they rest on checked and layers told which batch they are in."""
+    door = Door(call)
 
     def found(model: nn.Module, part: Part) -> Terms:
+        door.check(model, part)
         with at_hand.on(part, model, call):
             return terms(model, part)
 
@@ -200,11 +211,12 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
         group["lr"] = schedule.rate(number)
     run.model.train()
     told = [_step(run, terms, parts) for parts in source.epoch(number)]
+    check_terms(means := _mean(told), number)
     f1, loss = run.history[-1].val_f1 if run.history else None, 0.0
     due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # the last is kept anyhow
     if due and source.judged:
         f1, loss = source.validate(run.model, call)
-    run.history.append(Epoch(number, _mean(told), f1))
+    run.history.append(Epoch(number, means, f1))
     if schedule.keep == "last":
         run.kept, run.chosen = run.model.state_dict(), number
     elif f1 is not None and (f1, -loss) > run.best:

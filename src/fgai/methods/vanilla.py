@@ -7,11 +7,12 @@ from pathlib import Path
 
 from torch import nn
 
+from fgai.adversary.gains import two_columns
 from fgai.graph import need
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.batches import Part, source
 from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, by_name
+from fgai.reading import Call, Reading, by_name
 
 
 @METHODS.register("vanilla")
@@ -48,6 +49,7 @@ class Vanilla:
 
         def terms(model: nn.Module, part: Part) -> Terms:
             known, labels = part.known("train_mask"), need(part.graph, "y")
-            return {"label": nn.functional.cross_entropy(calling(model, part.graph)[known], labels[known])}
+            logits = two_columns(Reading(calling(model, part.graph), {}))
+            return {"label": nn.functional.cross_entropy(logits[known], labels[known])}
 
         return train(model, source(data), terms, calling, self.schedule, self, checkpoint=checkpoint)

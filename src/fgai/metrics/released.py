@@ -5,10 +5,13 @@ They are here to be compared with, not to be used: see the traps in the docs.
 
 from __future__ import annotations
 
+from torch import Tensor
 from torch.nn.functional import elu
 
 from fgai.attention import Attention
+from fgai.checks import check_finite
 from fgai.divergence import jsd_terms
+from fgai.graph import edge_keys
 from fgai.reading import Reading
 
 
@@ -18,12 +21,21 @@ def released_g_tvd(clean: Reading, now: Reading) -> float:
 
 
 def released_g_jsd(clean: Attention, now: Attention) -> float:
-    """g-JSD that compares rows: the first E rows of each vector, as they come, scaled to add up to one.
+    """g-JSD that compares rows: the first E rows of each vector, by target, then source, scaled to add up to one.
 
-    After an injection, or in another order, a row holds another edge, so attention that did not change scores above 0.
+    After an injection a row holds another edge, so attention that did not change scores above 0. The order is fixed,
+    so that the value depends neither on the order of the edges nor on how the layers compute.
     """
-    before, after = clean.mean().weight.double(), now.mean().weight.double()
+    before, after = (_by_target(attention) for attention in (clean, now))
     rows = min(len(before), len(after))
     before, after = before[:rows], after[:rows]
     terms = jsd_terms(before / before.sum(), after / after.sum())
     return float(terms.sum() / max(rows, 1)) if rows else 0.0
+
+
+def _by_target(attention: Attention) -> Tensor:
+    """The weights, heads averaged, sorted by target, then source; [E, 1]."""
+    weight, edges = attention.mean().weight.double(), attention.edge_index
+    check_finite("the attention", weight)
+    base = int(edges.max()) + 1 if edges.numel() else 1
+    return weight[edge_keys(edges, base).argsort(stable=True)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fgai.attention import Attention
+from fgai.checks import check_finite
 from fgai.divergence import jsd_terms, tvd_terms
 from fgai.graph import sum_by
 from fgai.topk import quota, top
@@ -18,6 +19,8 @@ def matched(clean: Attention, now: Attention) -> tuple[Attention, Tensor]:
     """The clean explanation, one row per edge, and the weights that those edges have now, 0 if dropped; [E, 1] each."""
     before = clean.mean().coalesce()
     after = now.mean().on(before.edge_index, absent=0.0)
+    for weight in (before.weight, after):
+        check_finite("the attention", weight)
     return replace(before, weight=before.weight.double()), after.double()
 
 
@@ -40,6 +43,8 @@ def top_overlap(clean: Attention, now: Attention, k: int | float = TOP) -> Tenso
     The top k now is taken over all edges there are now: an injected neighbour can push an old one out.
     """
     before, after = clean.mean().coalesce(), now.mean().coalesce()
+    for attention in (before, after):
+        check_finite("the attention", attention.weight)
     old = top(before.weight, before.target, before.num_targets, k)
     new = top(after.weight, after.target, after.num_targets, k)
     still = replace(after, weight=new.double()).on(before.edge_index, absent=0.0) * old

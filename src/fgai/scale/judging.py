@@ -20,6 +20,7 @@ from fgai.errors import DataError
 from fgai.methods.batches import seeds_of
 from fgai.metrics import Trial
 from fgai.reading import Call, Reader, evaluating
+from fgai.settings import check_whole
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def audit_batches(
     """
     from fgai.scale.metrics import WEIGHTS, Streamed
 
+    check_whole(1, seeds=seeds)
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
     with evaluating(model), accelerated(model):
         for batch in loader:

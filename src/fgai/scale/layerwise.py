@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 
 from fgai import ranks
 from fgai.acceleration import accelerated
+from fgai.checks import one_graph
 from fgai.errors import CallError, SettingError
 from fgai.methods.batches import seeds_of
 from fgai.progress import progress
@@ -111,7 +112,7 @@ def _held(model: nn.Module, ids: Tensor, known: Mapping[str, Tensor]) -> Iterato
 
 def _seen(model: nn.Module, part: Data, call: Call, known: Mapping[str, Tensor]) -> Seen:
     with _held(model, part.n_id, known):
-        return Seen(part.n_id, Reader(model, call)(part).of_first(seeds_of(part)))
+        return Seen(part.n_id, Reader(model, call).checked(one_graph(part)).of_first(seeds_of(part)))
 
 
 def _on_disk(folder: Path, nodes: int, like: Tensor) -> Tensor:
