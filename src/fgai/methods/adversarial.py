@@ -55,7 +55,7 @@ class AdversarialTraining:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        calling, graphs = call or by_name, source(data)
+        calling, graphs = call or by_name, source(data, "y", "train_mask")
         opponents = opposing(self.adversary, graphs, self.fresh)
 
         def terms(model: nn.Module, part: Part) -> Terms:

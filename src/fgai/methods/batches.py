@@ -180,15 +180,18 @@ class Batches:
         return validate(model, (Part(batch, seeds_of(batch)) for batch in batches), call)
 
 
-def source(data: Data | Iterable[Data] | Batches) -> Source:
-    """What to learn from, given a graph, a loader, or loaders.
+def source(data: Data | Iterable[Data] | Batches, *needed: str) -> Source:
+    """What to learn from, given a graph (which has what is `needed`), a loader, or loaders.
 
     >>> graph = Data(x=torch.ones(3, 1), val_mask=torch.ones(3, dtype=torch.bool))
     >>> next(source(graph).epoch(0))[0].seeds, source([graph]).judged
     (3, False)
     """
     if isinstance(data, Data | HeteroData) or not (isinstance(data, Batches) or hasattr(data, "__iter__")):
-        return Whole(data)  # what is no graph is refused there
+        found = Whole(data)  # what is no graph is refused there
+        for name in needed:
+            need(found.graphs[0], name)
+        return found
     return data if isinstance(data, Batches) else Batches(data)
 
 

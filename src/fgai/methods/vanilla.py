@@ -52,4 +52,4 @@ class Vanilla:
             logits = two_columns(Reading(calling(model, part.graph), {}))
             return {"label": nn.functional.cross_entropy(logits[known], labels[known])}
 
-        return train(model, source(data), terms, calling, self.schedule, self, checkpoint=checkpoint)
+        return train(model, source(data, "y", "train_mask"), terms, calling, self.schedule, self, checkpoint=checkpoint)
