@@ -4,25 +4,29 @@ import itertools
 import math
 from contextlib import nullcontext
 from copy import copy, deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
-from torch_geometric.data import Data
-from torch_geometric.nn import GATConv, GPSConv
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.nn import GATConv, GPSConv, global_mean_pool
+from typer.testing import CliRunner
 
 import fgai
 from fgai import FGAI, AdversarialTraining, AttentionBall, EdgeRewiring, LayerNorm, NodeInjection, Vanilla, datasets
 from fgai.acceleration import accelerated
+from fgai.adversary import ADVERSARIES
 from fgai.attention import Attention
 from fgai.audit.trial import calm, under
 from fgai.audit.verdict import judge
 from fgai.backbones import build
 from fgai.certificate import certified_radius, certify, composed, guaranteed_overlap, worst_push
 from fgai.certificate.composition import Box, softmax_bounds
+from fgai.cli import app
 from fgai.errors import CallError, DataError, NotFiniteError, SettingError
+from fgai.methods import METHODS
 from fgai.metrics import g_jsd, micro_f1, released_g_jsd, roc_auc, top_overlap
 from fgai.reading import Reader
 from fgai.scale import audit_batches, certify_batches
@@ -382,3 +386,342 @@ def test_only_the_comparison_that_failed_is_named():  # S16
     found = judge(GOOD, GOOD, FLOOR | {"f_slope_most": -0.125, "f_slope_least": -0.030, "f_slope_random": -0.2})
     assert found.word == "unfaithful"
     assert "random edges (-0.200)" in " ".join(found.reasons) and "-0.030" not in " ".join(found.reasons)
+
+
+MASK = torch.zeros(150, dtype=torch.bool).index_fill_(0, torch.arange(30), True)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        (MASK.long(), r"\.bool\(\)"),
+        (MASK.float(), r"\.bool\(\)"),
+        (torch.arange(30), "index_to_mask"),
+        (MASK[:120], "has 120 entries, and the graph has 150"),
+        (torch.cat([MASK, MASK]), "has 300 entries"),
+        (MASK[:, None].expand(-1, 10), r"\[:, 0\]"),
+    ],
+    ids=["0/1", "float", "indices", "short", "long", "several splits"],
+)
+@pytest.mark.parametrize(
+    ("door", "name"),
+    [(door, name) for door in (*OF_LABELS, "fgai", "loader") for name in ("train_mask", "val_mask")]
+    + [("audit", "test_mask"), ("audit_batches", "test_mask")],
+)
+def test_masks_that_are_no_masks_are_refused_with_the_remedy(door, name, mask, says):  # S7
+    with pytest.raises(DataError, match=f"`{name}`.*{says}"):
+        EVERY_DOOR[door](trained(), but(**{name: mask}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"lr": INF}, "lr"),
+        ({"lr": NAN}, "lr"),
+        ({"lr": -0.1}, "lr"),
+        ({"margin": NAN}, "margin"),
+        ({"closeness": NAN}, "closeness"),
+        ({"closeness": -1.0}, "closeness"),
+        ({"sharpness": INF}, "sharpness"),
+        ({"gap": 0.0}, "gap"),
+        ({"likeness": "zzz"}, "likeness"),
+        ({"stability": "zzz"}, "stability"),
+        ({"fresh": -1}, "fresh"),
+        ({"epochs": -3}, "epochs"),
+        ({"epochs": 2.5}, "epochs"),
+        ({"k": 0}, "k is 0"),
+        ({"weight_decay": NAN}, "weight_decay"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+    ],
+)
+def test_settings_of_fgai_that_cannot_work_are_refused_when_they_are_given(settings, name):  # S8, S13
+    with pytest.raises(SettingError, match=name):
+        FGAI(**settings)
+
+
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_settings_of_adversaries_that_cannot_work_are_refused_when_they_are_given(name):  # S13
+    kind = ADVERSARIES[name]
+    wrong = {
+        "norm": ["l7", None],
+        "on": ["sums"],
+        "radius": [NAN, INF, -1.0, "1"],
+        "steps": [-3, 1.5],
+        "step": [NAN, 0.0, -1.0],
+        "box": [(NAN, NAN), (1.0, -1.0), (0.0, INF), (1.0,)],
+        "nodes": [0, -1, 1.5],
+        "edges": [0, -1] if name != "strongest" else [(), (0,), (-2,)],
+        "added": [-1],
+        "dropped": [-1],
+        "rounds": [0],
+        "pool": [0],
+        "climbing": [("zzz",)],
+        "paces": [(), ((-1, 0.1),), ((1, NAN),)],
+        "restarts": [0],
+        "seed": [-1, 2**63, 2**80, 0.5],
+    }
+    asked = [field.name for field in fields(kind) if field.name in wrong]
+    assert "seed" in asked and len(asked) >= 4
+    for setting in asked:
+        for value in wrong[setting]:
+            with pytest.raises(SettingError):
+                kind(**{setting: value})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_of_methods_that_cannot_work_are_refused_when_they_are_given(name):  # S13
+    wrong = {"epochs": [-3, 0], "lr": [INF, NAN, -1.0], "weight_decay": [NAN, -1.0], "patience": [0]}
+    wrong |= {"seed": [-1, 2**63], "weight": [NAN, -1.0], "fresh": [-1], "kind": ["zzz"], "threshold": [NAN]}
+    wrong |= {"rank": [0], "drop": [NAN, -0.1, 1.1], "sparse": [NAN], "low_rank": [-1.0], "rate": [0.0], "limit": [0]}
+    asked = [field.name for field in fields(METHODS[name]) if field.name in wrong]
+    for setting in asked:
+        for value in wrong[setting]:
+            with pytest.raises(SettingError):
+                METHODS[name](**{setting: value})
+
+
+@pytest.mark.parametrize("name", [name for name in ADVERSARIES if name != "strongest"])
+@pytest.mark.parametrize("seed", [2**62, 2**63 - 1])
+def test_the_largest_seeds_work(name, seed):  # raw at the door
+    small = {"node-injection": {"nodes": 1, "edges": 2, "steps": 1}, "edge-rewiring": {"added": 1, "dropped": 1}}
+    adversary = ADVERSARIES[name](seed=seed, **small.get(name, {"steps": 1}))
+    read = Reader(trained().eval())
+    assert adversary(read, community(), lambda now: now.logits[:150].square().mean()).logits.isfinite().all()
+    if name == "node-injection":
+        FGAI(adversary=adversary, epochs=2, fresh=1, seed=seed).fit(trained(), community())
+
+
+def zeroed():
+    model = deepcopy(trained())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model
+
+
+@pytest.mark.parametrize("stability", ["kl", "margin"])
+def test_a_fit_of_a_model_that_is_all_zero_has_finite_weights_or_is_refused(stability):  # S8
+    method = FGAI(adversary=ATTACK, epochs=3, stability=stability)
+    assert finite_or_refused(lambda: method.fit(zeroed(), community()))
+
+
+@pytest.mark.parametrize("backbone", ["gat", "gatv2", "gt"])
+def test_a_fit_of_a_graph_without_edges_has_finite_weights_or_is_refused(backbone):  # S8
+    graph = but(edge_index=torch.empty(2, 0, dtype=torch.long), lap_pe=torch.zeros(150, 4))
+    model = build(backbone, graph)
+    for method in (
+        FGAI(adversary=ATTACK, epochs=3),
+        AdversarialTraining(adversary=ATTACK, epochs=2),
+        Vanilla(epochs=2),
+    ):
+        assert finite_or_refused(lambda method=method: method.fit(model, graph))
+
+
+def finite_or_refused(fit):
+    try:
+        done = fit()
+    except fgai.FGAIError as error:
+        return "; " in str(error)
+    return all(weight.isfinite().all() for weight in done.model.state_dict().values())
+
+
+def test_a_term_that_is_not_finite_ends_a_fit_and_is_named():  # S8
+    def call(model, data):
+        return model(data.x, data.edge_index) * (1e38 if model.training else 1.0)
+
+    with pytest.raises(NotFiniteError, match=r"in epoch 0 the term label is (nan|inf)"):
+        Vanilla(epochs=2).fit(trained(), community(), call=call)
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_weights_that_are_not_finite_are_not_returned(judged):  # S8
+    def call(model, data):  # finite terms, and a gradient that is not
+        return model(data.x, data.edge_index) + sum((0 * p).abs().sum() for p in model.parameters()).sqrt()
+
+    graph = but() if judged else but(val_mask=None)
+    method = FGAI(adversary=ATTACK, epochs=1, prediction=0.0, explanation=0.0)
+    with pytest.raises(NotFiniteError, match="validation nodes" if judged else "trained weights"):
+        method.fit(trained(), graph, call=call)
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupted(path, model, graph):
+    def call(model, data, calls=[]):  # noqa: B006, it counts its calls
+        calls.append(1)
+        if len(calls) > 40:
+            raise Stop
+        return model(data.x, data.edge_index)
+
+    with pytest.raises(Stop):
+        Vanilla(epochs=60).fit(model, graph, call=call, checkpoint=path)
+    assert path.exists()
+    return call
+
+
+@pytest.mark.parametrize("changed", ["start", "features", "edges", "labels"])
+def test_a_checkpoint_of_another_model_or_graph_is_refused(changed, tmp_path):  # S9
+    call = interrupted(tmp_path / "run", build("gat", community(), seed=0), community())
+    graph = {
+        "start": community(),
+        "features": but(x=community().x + 1),
+        "edges": but(edge_index=community().edge_index.flip(0)[:, :-2]),
+        "labels": but(y=community().y.flip(0)),
+    }[changed]
+    model = build("gat", community(), seed=1 if changed == "start" else 0)
+    held = (tmp_path / "run").read_bytes()
+    with pytest.raises(SettingError, match=r"(start|data)_sha256.*give another file, or delete that one"):
+        Vanilla(epochs=60).fit(model, graph, call=call, checkpoint=tmp_path / "run")
+    assert (tmp_path / "run").read_bytes() == held
+
+
+# --- raw at the door ------------------------------------------------------------------------------------------------
+
+JUDGING = ("audit", "compare", *OF_LABELS, "fgai", "audit_batches")
+
+
+@pytest.mark.parametrize("door", JUDGING)
+@pytest.mark.parametrize(
+    "y", [community().y[:, None], community().y.float(), community().y.double()[:, None], community().y.int()]
+)
+def test_labels_in_a_column_or_as_whole_floats_are_taken_as_classes(door, y):
+    EVERY_DOOR[door](trained(), but(y=y))
+
+
+@pytest.mark.parametrize("door", JUDGING)
+@pytest.mark.parametrize(
+    ("y", "says"),
+    [
+        (torch.rand(150), "no classes.*regression"),
+        (torch.full((150,), NAN), "no classes"),
+        (torch.ones(150, 4), "several labels per node"),
+        (torch.ones(7, dtype=torch.long), "7 labels, and the graph has 150"),
+    ],
+    ids=["regression", "nan", "several", "short"],
+)
+def test_labels_that_are_no_classes_are_refused_in_words(door, y, says):
+    with pytest.raises(DataError, match=says):
+        EVERY_DOOR[door](trained(), but(y=y))
+
+
+@pytest.mark.parametrize("door", EVERY_DOOR)
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (but(x=community().x[:, :5]), r"failed on this graph.*x torch\.float32 \[150, 5\]"),
+        (but(x=torch.ones(150, 16, dtype=torch.long)), r"failed on this graph.*x torch\.int64"),
+        (but(edge_index=community().edge_index + 100), "edges name the nodes .* to 249"),
+        (but(edge_index=community().edge_index - 1), "edges name the nodes -1"),
+        (but(edge_index=community().edge_index.float()), r"integers of \[2, E\]"),
+        (but(edge_index=community().edge_index.t()), r"integers of \[2, E\]"),
+    ],
+    ids=["width", "integers", "beyond", "below", "float edges", "turned edges"],
+)
+def test_graphs_that_do_not_fit_the_model_are_refused_in_words(door, graph, says):
+    if door == "ln" and not graph.x.is_floating_point():
+        return  # rows of whole numbers, divided by their sum, are floats
+    with pytest.raises(fgai.FGAIError, match=says):
+        EVERY_DOOR[door](trained(), graph)
+
+
+ALL_BUT_READ = tuple(door for door in EVERY_DOOR if door != "read")
+
+
+@pytest.mark.parametrize("door", ALL_BUT_READ)
+def test_a_heterogeneous_graph_is_refused_in_words(door):
+    graph = HeteroData()
+    graph["a"].x, graph["b"].x = torch.ones(3, 16), torch.ones(2, 16)
+    graph["a", "to", "b"].edge_index = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    with pytest.raises(DataError, match=r"2 kinds of nodes.*to_homogeneous"):
+        EVERY_DOOR[door](trained(), graph)
+
+
+@pytest.mark.parametrize("door", EVERY_DOOR)
+def test_a_sparse_adjacency_is_refused_in_words(door):
+    graph = but(adj_t=torch.eye(150).to_sparse())
+    del graph.edge_index
+    with pytest.raises(fgai.FGAIError, match=r"edge_index.*adj_t"):
+        EVERY_DOOR[door](trained(), graph)
+
+
+class PerGraph(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = GATConv(16, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x, edge_index, batch):
+        return self.out(global_mean_pool(self.conv(x, edge_index), batch))
+
+
+@pytest.mark.parametrize("door", ["audit", "certify", "vanilla", "fgai"])
+def test_a_model_of_whole_graphs_is_refused_in_words(door):
+    batch = Batch.from_data_list([community(), community()])
+    with pytest.raises(CallError, match=r"2 answers on a graph of 300 nodes"):
+        EVERY_DOOR[door](PerGraph().eval(), batch)
+
+
+class PerNode(PerGraph):
+    def forward(self, x, edge_index, batch):
+        return super().forward(x, edge_index, batch)[batch]
+
+
+@pytest.mark.parametrize("door", ["audit", "fgai"])
+def test_an_attack_on_a_batch_of_graphs_is_refused_in_words(door):
+    batch = Batch.from_data_list([community(), community()])
+    with pytest.raises(CallError, match=r"failed on this graph.*batch torch\.int64"):
+        EVERY_DOOR[door](PerNode().eval(), batch)
+
+
+class Anything(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = GATConv(16, 3)
+
+    def forward(self, *args, **kw):
+        return self.conv(*args, **kw)
+
+
+@pytest.mark.parametrize("door", EVERY_DOOR)
+def test_a_forward_that_names_nothing_is_refused_in_words(door):
+    with pytest.raises(CallError, match=r"names none of.*call=lambda model, data"):
+        EVERY_DOOR[door](Anything(), community())
+    call = lambda model, data: model(data.x, data.edge_index)  # noqa: E731
+    assert fgai.read(Anything(), community(), call).logits.shape == (150, 3)
+
+
+@pytest.mark.parametrize("door", EVERY_DOOR)
+def test_a_wrapped_model_is_refused_with_the_remedy(door):
+    with pytest.raises(CallError, match=r"model\.module"):
+        EVERY_DOOR[door](torch.nn.DataParallel(trained()), community())
+
+
+@pytest.mark.parametrize("door", ["vanilla", "at", "fgai"])
+def test_a_model_whose_parameters_are_all_frozen_is_refused(door):
+    model = deepcopy(trained()).requires_grad_(False)
+    with pytest.raises(DataError, match="all are frozen"):
+        EVERY_DOOR[door](model, community())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**70])
+def test_a_seed_that_no_generator_takes_is_refused(seed):
+    for ask in (lambda: datasets.load("synthetic", seed=seed), lambda: build("gat", community(), seed=seed)):
+        with pytest.raises(SettingError, match="seed="):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("certify", "nowhere", "--radius", "nan"), "radius=nan"),
+        (("certify", "nowhere", "--radius", "inf"), "radius=inf"),
+        (("report", "nowhere", "--radius", "nan"), "radius=nan"),
+        (("train", "--data", "synthetic", "--out", "x", "--seed", "-1"), "seed=-1"),
+        (("train", "--data", "synthetic", "--out", "x", "--epochs", "0"), "epochs=0"),
+    ],
+)
+def test_the_command_line_refuses_numbers_that_are_none(command, says):  # S3
+    told = CliRunner().invoke(app, list(command))
+    assert told.exit_code == 2 and says in told.output

@@ -193,7 +193,7 @@ def still(model: nn.Module) -> Iterator[None]:
 
 def by_name(model: nn.Module, graph: Graph) -> Tensor:
     """Call a model with the parameters of its `forward` filled by name from the graph."""
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    if isinstance(_plain(model), nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise CallError(
             f"{type(model).__name__} wraps a model and hides what it takes; give what it wraps, model.module"
         )

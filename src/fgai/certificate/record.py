@@ -194,12 +194,12 @@ def certify(
     check_top(k)
     ball = AttentionBall(radius, norm, steps=steps)  # it checks its settings
     data, reader = one_graph(data, edges=False), Reader(model, call)
-    with evaluating(model):
-        earlier = composed(reader, data, radius, norm)
     with evaluating(model), accelerated(model):
         now = reader.checked(data)
         far = reach(reader, data, norm)
         attacked = ball(reader, data, GAINS["kl"](now)).detach()
+    with evaluating(model):
+        earlier = composed(reader, data, radius, norm)
     check_answers(attacked.logits, type(model).__name__, on="the graph under attack")
     look = now.explanation
     moved = tvd(now.probs, attacked.probs).double()
