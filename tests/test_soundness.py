@@ -1,15 +1,14 @@
 """Never wrong in silence: what was wrong and said nothing, one test for each case; S1 to S16 are its numbers."""
 
-import itertools
+import importlib.util
 import math
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from dataclasses import fields, replace
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.nn import GATConv, GPSConv, global_mean_pool
 from typer.testing import CliRunner
@@ -18,18 +17,22 @@ import fgai
 from fgai import FGAI, AdversarialTraining, AttentionBall, EdgeRewiring, LayerNorm, NodeInjection, Vanilla, datasets
 from fgai.acceleration import accelerated
 from fgai.adversary import ADVERSARIES
+from fgai.adversary.rewiring import _worth
 from fgai.attention import Attention
 from fgai.audit.trial import calm, under
 from fgai.audit.verdict import judge
 from fgai.backbones import build
 from fgai.certificate import certified_radius, certify, composed, guaranteed_overlap, worst_push
-from fgai.certificate.composition import Box, softmax_bounds
+from fgai.certificate.composition import Box, _sum, softmax_bounds
 from fgai.cli import app
+from fgai.divergence import tvd
 from fgai.errors import CallError, DataError, NotFiniteError, SettingError
+from fgai.graph import add_nodes
 from fgai.methods import METHODS
+from fgai.methods.training import Schedule
 from fgai.metrics import g_jsd, micro_f1, released_g_jsd, roc_auc, top_overlap
 from fgai.reading import Reader
-from fgai.scale import audit_batches, certify_batches
+from fgai.scale import Loader, audit_batches, certify_batches
 from worlds import community, trained
 
 NAN, INF = math.nan, math.inf
@@ -79,15 +82,6 @@ def test_an_attack_on_attention_counts_parallel_edges_as_one_neighbour():  # S4
         entries = torch.stack([delta[0] + delta[1], delta[2], delta[3]])
         assert 0.29 < float(size(entries)) <= 0.3 + 1e-6
     assert clean.logits.shape == (4, 3)
-
-
-def softmax_ends(box):
-    """The least and the largest weight of each entry of one node, by a log-sum-exp of the others."""
-    low, high, d = box.low[:, 0], box.high[:, 0], len(box.middle)
-    others = [[k for k in range(d) if k != j] for j in range(d)]
-    least = [torch.sigmoid(low[j] - high[others[j]].logsumexp(0)) for j in range(d)]
-    most = [torch.sigmoid(high[j] - low[others[j]].logsumexp(0)) for j in range(d)]
-    return torch.stack(least), torch.stack(most)
 
 
 def test_the_softmax_bound_holds_where_a_sum_would_cancel():  # S5
@@ -725,3 +719,94 @@ def test_a_seed_that_no_generator_takes_is_refused(seed):
 def test_the_command_line_refuses_numbers_that_are_none(command, says):  # S3
     told = CliRunner().invoke(app, list(command))
     assert told.exit_code == 2 and says in told.output
+
+
+# --- is what is proved true? ----------------------------------------------------------------------------------------
+
+
+def campaign(*counts, **settings):
+    path = Path(__file__).parents[1] / "benchmarks" / "soundness.py"
+    spec = importlib.util.spec_from_file_location("soundness", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = list(module.campaign(*counts, **settings))
+    assert sum(count for _, count, _ in rows) > 8 * counts[0]
+    return {what: broken for what, _, broken in rows if broken}
+
+
+def test_nothing_that_is_proved_of_10_000_attentions_and_10_000_boxes_is_broken():  # S4, S5
+    assert campaign(10_000, 30, quick=True) == {}
+
+
+@pytest.mark.slow
+def test_nor_by_the_whole_campaign():  # S4, S5
+    assert campaign(10_000, 300) == {}
+
+
+# --- code that was broken, and no test went red ---------------------------------------------------------------------
+
+
+def test_the_reach_of_a_sum_is_that_of_the_values_spread_around_zero():
+    """Values -2, 1 and 5: a tenth of the weight that changes hands moves the sum by at most 0.1 (5 - (-2))."""
+    value = Box(torch.tensor([-2.0, 1.0, 5.0]).double().view(3, 1, 1), torch.zeros(3, 1, 1).double())
+    look = Attention(torch.full((3, 1), 1 / 3).double(), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
+    found = _sum(value, look.weight, torch.full((1, 1), 0.1).double(), look)
+    assert float(found.radius) == pytest.approx(0.7) and float(found.middle) == pytest.approx(4 / 3)
+
+
+def test_in_a_batch_the_edges_of_every_injected_node_are_heard():
+    """Layers leave out what no seed hears of, but not what was injected after the last node of the batch."""
+    graph = datasets.synthetic(400, 8_000, features=8, seed=1)
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList([GATConv(8, 8), GATConv(8, 3)]).eval()
+    batch = next(iter(Loader(graph, (3, 3), batch=2, shuffle=False)))
+    counts, first = list(map(int, batch.num_sampled_nodes)), batch.num_nodes
+    assert sum(counts) == first
+    links = torch.stack([torch.arange(2, dtype=torch.long), torch.tensor([first, first])])
+    more = add_nodes(batch, torch.full((1, 8), 3.0), torch.cat([links, links.flip(0)], dim=1))
+
+    def answers(hops):
+        with accelerated(model, as_pyg=False, hops=hops), torch.no_grad():
+            return model[1](model[0](more.x, more.edge_index).relu(), more.edge_index)[: batch.batch_size]
+
+    assert torch.allclose(answers(lambda: counts), answers(lambda: None), atol=1e-5)
+
+
+def test_the_anchor_decides_what_answers_under_attack_are_compared_with():
+    method = FGAI(adversary=NodeInjection(2, 3, steps=1), epochs=6, closeness=0.0, similarity=0.0, lr=0.05)
+    own, vanilla = (replace(method, anchor=anchor).fit(trained(), community()).model for anchor in ("own", "vanilla"))
+    assert any(not torch.equal(a, b) for a, b in zip(own.parameters(), vanilla.parameters(), strict=True))
+    moved = [
+        tvd(fgai.read(m, community()).probs, fgai.read(trained(), community()).probs).mean() for m in (own, vanilla)
+    ]
+    assert moved[1] < moved[0]  # vanilla's answers hold it back; its own do not
+
+
+def test_injected_nodes_have_links_of_their_own():
+    found = NodeInjection(nodes=4, edges=6, seed=3).place(community()).links
+    ends = [frozenset(found[1][found[0] == 150 + node].tolist()) for node in range(4)]
+    assert len(set(ends)) == 4 and all(len(some) == 6 for some in ends)
+    again = NodeInjection(nodes=4, edges=6, seed=4).place(community()).links
+    assert not torch.equal(found, again)
+
+
+def test_the_worth_of_a_new_link_is_its_slope_times_the_weight_it_would_get():
+    """One node with two equal edges: a third one, as large, would get 1/3 of the weight, not the odds 1/2."""
+    conv = GATConv(1, 1, add_self_loops=False, bias=False).eval()
+    with torch.no_grad():
+        conv.lin.weight.fill_(1.0)
+        conv.att_src.zero_()
+        conv.att_dst.zero_()
+    data = Data(x=torch.tensor([[1.0], [2.0], [6.0], [0.0]]), edge_index=torch.tensor([[0, 1], [3, 3]]))
+    new, old = torch.tensor([[2], [3]]), torch.tensor([[0, 1], [3, 3]])
+    add, drop = _worth(Reader(conv), data, lambda now: now.logits[3, 0], new, old)
+    assert add.tolist() == pytest.approx([6.0 / 3], rel=1e-4)
+    assert drop.tolist() == pytest.approx([-0.5, -1.0], rel=1e-4)
+
+
+def test_the_rate_falls_along_a_cosine_from_the_whole_to_almost_nothing():
+    schedule = Schedule(epochs=4, lr=0.8, keep="last")
+    half = math.sqrt(0.5)
+    expected = [0.8, 0.4 * (1 + half), 0.4, 0.4 * (1 - half)]
+    assert [schedule.rate(number) for number in range(4)] == pytest.approx(expected)
+    assert Schedule(epochs=4, lr=0.8).rate(3) == 0.8

@@ -120,7 +120,6 @@ class Whole:
     slots, every = 1, 10
 
     def __init__(self, data: Data) -> None:
-        data = one_graph(data, MASKS)
         pairs, chosen = data.get("edge_label_index"), data.get("val_mask")
         self._part = Part(data, int(data.num_nodes or 0) if pairs is None else pairs.size(1))
         self.judged = chosen is not None and bool(chosen.any())
@@ -188,7 +187,7 @@ def source(data: Data | Iterable[Data] | Batches, *needed: str) -> Source:
     (3, False)
     """
     if isinstance(data, Data | HeteroData) or not (isinstance(data, Batches) or hasattr(data, "__iter__")):
-        found = Whole(data)  # what is no graph is refused there
+        found = Whole(one_graph(data, MASKS))
         for name in needed:
             need(found.graphs[0], name)
         return found
