@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,18 @@ def scratch(folder: Path) -> Iterator[Path]:
     """A private folder beside `folder` that is gone at the end of the block."""
     with _writing(folder), _half(folder, folder=True) as half:
         yield half
+
+
+@contextmanager
+def alone(folder: Path, *, reading: bool = False) -> Iterator[None]:
+    """In a folder whose files belong together: one writer, or readers, at a time; others wait."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_SH if reading else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def try_output(path: str | Path, *, folder: bool = False) -> None:

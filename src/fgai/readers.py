@@ -86,7 +86,7 @@ def parse_json(content: bytes | str, where: object, remedy: str, *, infinite: bo
 def read_toml(path: str | Path, remedy: str) -> dict[str, Any]:
     """The content of a TOML file."""
     try:
-        found = tomllib.loads(_content(Path(path), TOML_BYTES, remedy).decode("utf-8"))
+        found = tomllib.loads(_content(Path(path), TOML_BYTES, remedy).decode("utf-8"), parse_float=_toml_float)
         _check(found)
     except (ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, DataError):
@@ -197,6 +197,10 @@ def _float(text: str) -> float:
     return value
 
 
+def _toml_float(text: str) -> float:
+    return _float(text.replace("_", ""))
+
+
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no number")
 
@@ -217,6 +221,8 @@ def _check(found: Any) -> None:
         texts += [name for part in inside for name in part]
         if any(len(text) > TEXT for text in texts):
             raise ValueError(f"it holds a text of more than {TEXT} characters")
+        if any(type(part) is int and not -INTEGER < part < INTEGER for part in level):
+            raise ValueError("it holds too large a number")
         "".join(texts).encode()  # half of a surrogate pair cannot be
         level = [item for part in level if isinstance(part, list) for item in part]
         level += [item for part in inside for item in part.values()]

@@ -20,6 +20,7 @@ from fgai.methods.batches import AtHand, Part, Source
 from fgai.methods.opponent import Opponent
 from fgai.progress import progress
 from fgai.reading import Call
+from fgai.records import record
 from fgai.seeding import seeded
 
 Terms = Mapping[str, Tensor]
@@ -102,20 +103,35 @@ class _Run:
 
     def restore(self, path: Path, settings: Mapping[str, Any]) -> None:
         tensors, about = disk.load(path)
-        if about["settings"] != settings:
+        if about.settings != settings:
             raise SettingError(
-                f"{path} holds a run with {about['settings']}, and this one has {settings}; "
+                f"{path} holds a run with {about.settings}, and this one has {settings}; "
                 "give another file, or delete that one"
             )
+        history = tuple(record(Epoch, epoch, path, disk.REMEDY) for epoch in about.history)
+        check_history(history, path, disk.REMEDY)
+        own = tensors.get(f"rank{ranks.rank()}", {})
+        states = [
+            {name: own.get(f"opponent{i}/{name}") for name in opponent.state()}
+            for i, opponent in enumerate(self.opponents)
+        ]
+        disk.check(path, tensors, self.model, self.optimizer)
+        disk.check_random(path, own.get("random/torch"))
+        if not -1 <= about.chosen < len(history) or [epoch.number for epoch in history] != [*range(len(history))]:
+            raise DataError(f"{path} chose epoch {about.chosen} of {len(history)}; {disk.REMEDY}")
+        for opponent, state in zip(self.opponents, states, strict=True):
+            opponent.restore(state, path)
         self.model.load_state_dict(tensors["model"])
         self.kept = tensors["kept"]
         disk.restore_optimizer(self.optimizer, tensors["optimizer"])
-        own = tensors[f"rank{ranks.rank()}"]
         torch.set_rng_state(own["random/torch"])
-        for i, opponent in enumerate(self.opponents):
-            opponent.restore({name: own[f"opponent{i}/{name}"] for name in opponent.state()})
-        self.best, self.chosen = tuple(about["best"]), about["chosen"]
-        self.history = [Epoch(**epoch) for epoch in about["history"]]
+        self.best, self.chosen, self.history = about.best, about.chosen, list(history)
+
+
+def check_history(history: Sequence[Epoch], path: object, remedy: str) -> None:
+    """Refuse a history of a file whose epochs do not have the same terms."""
+    if len({tuple(epoch.terms) for epoch in history}) > 1:
+        raise DataError(f"{path} holds a history whose epochs have different terms; {remedy}")
 
 
 def train(
