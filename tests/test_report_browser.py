@@ -288,7 +288,7 @@ def test_a_committed_audit_whose_pictures_are_of_other_nodes_is_drawn(look, tmp_
 
 def test_a_name_of_any_length_makes_a_page_that_opens(look, tmp_path):
     found = audit(trained(), community(), ATTACK, seeds=1)
-    names = {name: "n" * 200_000 for name in ("0", "1")}
+    names = dict.fromkeys(("0", "1"), "n" * 200000)
     replace(found, model="m" * 200_000, gain="g" * 200_000, names=names).save(tmp_path / "audit.html")
     assert (tmp_path / "audit.html").stat().st_size < 2e6
     assert "Verdict" in texts(look(tmp_path / "audit.html"), "h2")

@@ -49,7 +49,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
     """A private folder beside `folder` that is gone at the end of the block."""
-    with _writing(folder), _half(folder, folder=True) as half:
+    with _half(folder, folder=True) as half:
         yield half
 
 
