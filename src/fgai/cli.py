@@ -34,9 +34,9 @@ from fgai.certificate.record import kind_of
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError, SettingError
 from fgai.figures import FIGURES, figure
-from fgai.files import ending
+from fgai.files import ending, try_output
 from fgai.graph import need
-from fgai.methods import FGAI, METHODS, Batches, Epoch, Fit, Vanilla
+from fgai.methods import FGAI, METHODS, Batches, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
 from fgai.metrics.stability import TOP
 from fgai.ranks import rank
@@ -62,17 +62,31 @@ OwnModel = Annotated[str, typer.Option(help="Your own model instead: module:func
 Weights = Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")]
 Split = Annotated[int, typer.Option(help="The seed of the split that the model was trained on, if it does not say.")]
 NORMS = get_args(Norm)
+NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")  # as torch says it
 SHAPE = ("backbone", "features", "classes")  # what a saved model is built from
 
 
 @contextmanager
 def _errors_in_words() -> Iterator[None]:
-    """What goes wrong on purpose is said in a sentence, without a stack trace."""
+    """What goes wrong on purpose, or for lack of room, memory or permission, is said in a sentence, without a trace."""
     try:
         yield
-    except FGAIError as error:
-        Console(stderr=True).print(f"[red]fgai:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+    except (FGAIError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, BrokenPipeError) or (said := _said(error)) is None:
+            raise
+        Console(stderr=True).print(f"[red]fgai:[/red] {escape(said)}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
+
+
+def _said(error: Exception) -> str | None:
+    """The sentence of an error that is not a mistake of ours, or nothing."""
+    if isinstance(error, FGAIError):
+        return str(error)
+    if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
+        return f"there is not enough memory ({str(error)[:200] or 'MemoryError'}); take a smaller graph, or --batch"
+    if isinstance(error, OSError):
+        return f"the system refuses ({error}); look for permission and room at that place"
+    return None
 
 
 @app.command("ls")
@@ -95,6 +109,7 @@ def train(
 ) -> None:
     """Train a backbone on a dataset and save it: weights.safetensors and manifest.json."""
     with _errors_in_words():
+        try_output(out, folder=True)  # what cannot be written is said before the training
         graph = _prepared(backbone, data, seed)
         method = Vanilla(epochs=epochs, seed=seed)
         fit = method.fit(build(backbone, graph, seed=seed), graph)
@@ -117,6 +132,9 @@ def fit(
 ) -> None:
     """Make a trained model faithful: FGAI, from its weights, saved as a model of the same kind."""
     with _errors_in_words():
+        try_output(out, folder=True)
+        if checkpoint is not None:
+            try_output(checkpoint)
         saved.load(folder)  # what is wrong with it is said once, not by every rank
         if ranks > 1:
             file = checkpoint or out.with_name(f"{out.name}.run")
@@ -158,7 +176,7 @@ def _fit(
 def _origin(graph: Data | Store, data: str, seed: int) -> str:
     """What a graph is called: a store by the dataset it was made of, if with the same split."""
     origin = graph.origin if isinstance(graph, Store) else {}
-    return str(origin["data"]) if origin.get("seed") == seed else data
+    return str(origin.get("data", data)) if origin.get("seed") == seed else data
 
 
 def _numbers(fanout: str) -> list[int]:
@@ -215,13 +233,19 @@ def convert(
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     array: Annotated[list[str] | None, typer.Option(help="name=file.npy, with a row per node, beside a file.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="How many nodes a file of edges has, if it does not name all.")
+    ] = None,
     split: Annotated[int, typer.Option(help="The seed of a dataset's split.")] = 0,
     backbone: Annotated[str, typer.Option(help="Also write what this one needs of a dataset, as gt does.")] = "",
 ) -> None:
     """Write a graph to disk, so that features and edges need not fit into memory."""
     with _errors_in_words():
+        if out.exists():
+            raise DataError(f"{out} is there already; name a new folder, or take that one away")
+        try_output(out, folder=True)
         if Path(graph).is_file():
-            store = convert_edge_list(graph, out, _asked("--array", array or (), "x=features.npy"))
+            store = convert_edge_list(graph, out, _asked("--array", array or (), "x=features.npy"), nodes)
         else:
             whole = _graph(graph, split)
             whole = BACKBONES[backbone].prepare(whole) if backbone else whole
@@ -251,6 +275,7 @@ def audit(
     with _errors_in_words():
         if out is not None:
             writer_for(out)  # what cannot be written is said before the attack
+            try_output(out)
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data, split)
         attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
@@ -279,6 +304,7 @@ def certify(
         _check_push(norm, radius)
         if out is not None:
             kind_of(out)  # what cannot be written is said before anything is proved
+            try_output(out)
         net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data, split)
         before = None if vanilla is None else saved.load(vanilla).model
         measure: Any = norm
@@ -301,6 +327,7 @@ def bench(
 ) -> None:
     """Run the cells of a table that are not finished yet; run it again after a crash to go on."""
     with _errors_in_words():
+        try_output(out, folder=True)
         torch.set_num_threads(1)
         how: dict[str, Any] = {"engine": engine, "workers": workers, "using": using or (), "seeds": seeds}
         told = tracker(track) if track else None
@@ -346,13 +373,14 @@ def write_report(
     with _errors_in_words():
         _check_push("l1", radius)
         ending(out, (".html",), "a report of models side by side")
+        try_output(out)
         loaded = [saved.load(folder) for folder in folders]
         graph, about = _shared(loaded, data)
         found = {_title(one): one for one in loaded}
         models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
         comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
         proofs = {name: run_certify(model, graph, k=TOP, radius=radius) for name, model in models.items()}
-        past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
+        past = {name: one.history for name, one in found.items()}
         weights = {f"weights of {name}": str(one.manifest["weights_sha256"]) for name, one in found.items()}
         report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights})
     typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
@@ -370,6 +398,7 @@ def draw(
     with _errors_in_words():
         path = out or Path(f"{name}.svg")
         plots.format_of(path)  # what cannot be written is said before it is drawn
+        try_output(path)
         plots.save(figure(name, results, dataset, backbone), path)
     typer.echo(path)
 

@@ -9,7 +9,19 @@ import fgai
 
 ROOT = Path(fgai.__file__).parent
 ROOMS = [  # from the cellar up; a module may import its own room's package and everything below
-    {"errors", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks", "settings"},
+    {
+        "errors",
+        "registry",
+        "seeding",
+        "files",
+        "readers",
+        "records",
+        "progress",
+        "versions",
+        "tracking",
+        "ranks",
+        "settings",
+    },
     {"graph"},
     {"divergence", "topk", "attention", "kernels", "checks"},
     {"tap"},

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch_geometric.data import Data
@@ -18,8 +17,11 @@ from torch_geometric.data import Data
 from fgai.errors import DataError
 from fgai.files import whole
 from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, need, with_values
+from fgai.readers import parse_json, read_tensors
 from fgai.reading import Reader, Reading
 
+REMEDY = "Perturbation.save writes such files"
+ANOTHER = "apply it to the graph that it was made for"
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
 
 
@@ -41,7 +43,8 @@ class Perturbation:
     plus_score: Mapping[str, Tensor] = field(default_factory=dict)
 
     def apply(self, data: Data) -> Data:
-        """The perturbed graph; original nodes keep their numbers."""
+        """The perturbed graph; original nodes keep their numbers. One that was made for another graph is refused."""
+        self._require_fit(data)
         if self.moved is not None:
             data = _moved(data, self.moved)
         if self.dropped.size(1):
@@ -50,6 +53,22 @@ class Perturbation:
         if self.x is not None:
             return add_nodes(data, self.x, self.added)
         return add_edges(data, self.added) if self.added.size(1) else data
+
+    def _require_fit(self, data: Data) -> None:
+        """Refuse a graph with other features, or with fewer nodes than the edges name."""
+        nodes, new = int(data.num_nodes or 0), 0 if self.x is None else len(self.x)
+        for ends, most in ((self.added, nodes + new), (self.dropped, nodes)):
+            if ends.numel() and int(ends.max()) >= most:
+                raise DataError(f"the perturbation names the node {int(ends.max())}, and there are {most}; {ANOTHER}")
+        width = need(data, "x").size(1) if self.x is not None else 0
+        if self.x is not None and self.x.size(1) != width:
+            raise DataError(f"the perturbation injects {self.x.size(1)} features, and the graph has {width}; {ANOTHER}")
+        if self.moved is not None:
+            x = need(data, "x")
+            shape = x.coalesce().values().shape if x.is_sparse else x.shape
+            if self.moved.shape != shape:
+                have = f"{list(self.moved.shape)} features, and the graph has {list(shape)}"
+                raise DataError(f"the perturbation moves {have}; {ANOTHER}")
 
     def read(self, read: Reader, data: Data) -> Attacked:
         """What a model says of the perturbed graph, and where it looks."""
@@ -73,20 +92,35 @@ class Perturbation:
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:
         """Read back what `save` wrote."""
-        try:
-            with safe_open(str(path), "pt") as file:
-                ours = json.loads((file.metadata() or {}).get("fgai", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-        except (OSError, SafetensorError, ValueError) as error:
-            raise DataError(f"{path} cannot be read ({error}); Perturbation.save writes such files") from error
-        if "perturbation" not in ours or not {"added", "dropped"} <= tensors.keys():
+        tensors, metadata = read_tensors(path, REMEDY)
+        ours = parse_json(metadata.get("fgai", "{}"), path, REMEDY)
+        if not isinstance(ours, dict) or ours.get("perturbation") != 1 or not {"added", "dropped"} <= tensors.keys():
             raise DataError(f"{path} holds no perturbation; Perturbation.save writes one")
         nudges = {
             kind: {name.removeprefix(f"{kind}/"): t for name, t in tensors.items() if name.startswith(f"{kind}/")}
             for kind in ("plus_weight", "plus_score")
         }
         x, moved = tensors.get("x"), tensors.get("moved")
+        _check(
+            path,
+            x,
+            moved,
+            [tensors["added"], tensors["dropped"]],
+            [n for kind in nudges.values() for n in kind.values()],
+        )
         return cls(x, tensors["added"], tensors["dropped"], moved, nudges["plus_weight"], nudges["plus_score"])
+
+
+def _check(path: str | Path, x: Tensor | None, moved: Tensor | None, edges: list[Tensor], nudges: list[Tensor]) -> None:
+    """Refuse tensors that are no features [M, F], edges [2, A] or numbers."""
+    numbers = [part for part in (x, moved, *nudges) if part is not None]
+    if not all(part.is_floating_point() for part in numbers) or (x is not None and x.dim() != 2):
+        raise DataError(f"{path} holds features or nudges that are no numbers; {REMEDY}")
+    for ends in edges:
+        if ends.dtype != torch.long or ends.dim() != 2 or len(ends) != 2 or (ends.numel() and int(ends.min()) < 0):
+            raise DataError(
+                f"{path} holds edges of {ends.dtype} and shape {list(ends.shape)}, not ids [2, A]; {REMEDY}"
+            )
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from fgai.sanity import cascading_randomisation, without_attention
 from fgai.settings import check_whole
 from fgai.versions import versions
 
+SAID = 200  # characters of a name that is kept
 KEPT = 100  # of the nodes that moved most
 CERTIFIED = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1)  # radii at which the certificate is shown
 RANDOM_DRAWS = 10  # of random explanations, the floor
@@ -76,7 +77,7 @@ def audit(
     moved, views = _shown(clean.clean, [trial.now for trial in trials], watch, beside)
     figures = {metric: Figure.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(
-        model=name or type(model).__name__,
+        model=(name or type(model).__name__)[:SAID],
         graph={"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)},
         adversary=describe(by),
         gain=gain,
@@ -156,7 +157,7 @@ def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
     """What the nodes that are shown are called, where the graph says so; injected ones have no name."""
     names = data.get("names")
     shown = sorted({node for view in views for node in (view.node, *view.neighbours)})
-    return {} if names is None else {str(node): str(names[node]) for node in shown if node < len(names)}
+    return {} if names is None else {str(node): str(names[node])[:SAID] for node in shown if node < len(names)}
 
 
 def _moved(clean: Reading, attacks: list[Reading], overlaps: Tensor) -> tuple[Moved, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fgai.files import write_json
+from fgai.readers import read_json
+from fgai.records import records
+
+REMEDY = "take it away, and measure again"
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Cost:
 
 def read_costs(path: str | Path) -> list[Cost]:
     """The rows of a file; none if it is not there."""
-    return [Cost(**row) for row in json.loads(Path(path).read_text())] if Path(path).exists() else []
+    return records(Cost, read_json(path, REMEDY), path, REMEDY) if Path(path).exists() else []
 
 
 def write_costs(path: str | Path, costs: Iterable[Cost]) -> None:

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from fgai import ranks
 from fgai.adversary import Adversary, Attacked, Gain, NodeInjection
 from fgai.adversary.injection import Place
+from fgai.errors import DataError
 from fgai.methods.batches import Part, Source
 from fgai.reading import Reader, in_words
 from fgai.settings import SEEDS, check_whole
@@ -71,7 +72,7 @@ class Opponent:
             place = self._met[1]
         else:
             place = replace(adversary, targets=adversary.targets or hearing).place(graph)
-        x = adversary.start(place) if anew else self._x
+        x = adversary.start(place) if anew else self._going_on((adversary.nodes, place.box.low.numel()))
         self._met = (graph, place) if hearing is None else None  # a batch does not come again
         self._x = adversary.climb(read, place, x, gain)
         return place.read(read, self._x)
@@ -80,6 +81,19 @@ class Opponent:
         """What a resumed run needs."""
         return {"rounds": torch.tensor(self._rounds), "x": self._x}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on where `state` was taken."""
-        self._rounds, self._x, self._met = int(state["rounds"]), state["x"], None
+    def restore(self, state: Mapping[str, Tensor | None], path: object = "the state") -> None:
+        """Go on where `state` was taken; `path` is where it was read."""
+        rounds, x = state.get("rounds"), state.get("x")
+        told = rounds is not None and rounds.dtype == torch.long and rounds.dim() == 0 and 0 <= int(rounds) < 2**40
+        if rounds is None or x is None or not told or not x.is_floating_point():
+            raise DataError(f"{path} holds no rounds of an adversary; delete it and train from the start")
+        self._rounds, self._x, self._met = int(rounds), x, None
+
+    def _going_on(self, shape: tuple[int, int]) -> Tensor:
+        """The features of the last round, if they are of the shape that this adversary has."""
+        if self._x.shape != shape:
+            raise DataError(
+                f"the checkpoint holds features {list(self._x.shape)} of injected nodes, and {list(shape)} are needed; "
+                "delete it and train from the start"
+            )
+        return self._x

@@ -21,6 +21,7 @@ from fgai.methods.door import Door, check_terms, check_weights, fingerprint
 from fgai.methods.opponent import Opponent
 from fgai.progress import progress
 from fgai.reading import Call
+from fgai.records import record
 from fgai.seeding import seeded
 from fgai.settings import check_numbers, check_seed, check_whole
 
@@ -109,22 +110,37 @@ class _Run:
 
     def restore(self, path: Path, settings: Mapping[str, Any]) -> None:
         tensors, about = disk.load(path)
-        if about["settings"] != settings:
-            was = about["settings"]
+        if about.settings != settings:
+            was = about.settings
             other = sorted(name for name in {*was, *settings} if was.get(name) != settings.get(name))
             raise SettingError(
                 f"{path} holds a run with other {', '.join(other)}: { {name: was.get(name) for name in other} }, and "
                 f"this one has { {name: settings.get(name) for name in other} }; give another file, or delete that one"
             )
+        history = tuple(record(Epoch, epoch, path, disk.REMEDY) for epoch in about.history)
+        check_history(history, path, disk.REMEDY)
+        own = tensors.get(f"rank{ranks.rank()}", {})
+        states = [
+            {name: own.get(f"opponent{i}/{name}") for name in opponent.state()}
+            for i, opponent in enumerate(self.opponents)
+        ]
+        disk.check(path, tensors, self.model, self.optimizer)
+        disk.check_random(path, own.get("random/torch"))
+        if not -1 <= about.chosen < len(history) or [epoch.number for epoch in history] != [*range(len(history))]:
+            raise DataError(f"{path} chose epoch {about.chosen} of {len(history)}; {disk.REMEDY}")
+        for opponent, state in zip(self.opponents, states, strict=True):
+            opponent.restore(state, path)
         self.model.load_state_dict(tensors["model"])
         self.kept = tensors["kept"]
         disk.restore_optimizer(self.optimizer, tensors["optimizer"])
-        own = tensors[f"rank{ranks.rank()}"]
         torch.set_rng_state(own["random/torch"])
-        for i, opponent in enumerate(self.opponents):
-            opponent.restore({name: own[f"opponent{i}/{name}"] for name in opponent.state()})
-        self.best, self.chosen = tuple(about["best"]), about["chosen"]
-        self.history = [Epoch(**epoch) for epoch in about["history"]]
+        self.best, self.chosen, self.history = about.best, about.chosen, list(history)
+
+
+def check_history(history: Sequence[Epoch], path: object, remedy: str) -> None:
+    """Refuse a history of a file whose epochs do not have the same terms."""
+    if len({tuple(epoch.terms) for epoch in history}) > 1:
+        raise DataError(f"{path} holds a history whose epochs have different terms; {remedy}")
 
 
 def train(

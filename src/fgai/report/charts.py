@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,11 +43,11 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
     """How many nodes keep their whole top k at a radius, whatever is done to the attention."""
     words = ("radius (attention space)", "share of nodes certified")
     group = {name: place for place, name in enumerate(reports)}
-    series = [line(name, list(report.certified.values()), group[name]) for name, report in reports.items()]
+    series = [line(name, _at(report.certified), group[name]) for name, report in reports.items()]
     about = f"Nodes whose whole top {TOP} no perturbation of this l1 size moves; exact."
     made = [chart(f"Certified, top {TOP}", about, *words, CERTIFIED, log="x", series=series)]
     if all(report.guaranteed for report in reports.values()):
-        sure = [line(name, list(report.guaranteed.values()), group[name]) for name, report in reports.items()]
+        sure = [line(name, _at(report.guaranteed), group[name]) for name, report in reports.items()]
         about = f"The share of a node's top {TOP} that no perturbation of this l1 size moves, mean over nodes; exact."
         made.append(chart("Certified overlap", about, words[0], f"V_{TOP} at least", CERTIFIED, log="x", series=sure))
     for k, norm in sorted({(proof.k, proof.norm) for proof in proofs.values()} - {(TOP, "l1")}):
@@ -55,6 +56,11 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
         about = f"The same for the top {k} and {norm}, from the certificates."
         made.append(chart(f"Certified, top {k}", about, *words, CERTIFIED, log="x", series=series))
     return made
+
+
+def _at(shares: Mapping[str, float]) -> list[float]:
+    """The share at each radius that is drawn."""
+    return [shares.get(f"{radius:g}", math.nan) for radius in CERTIFIED]
 
 
 def history_charts(histories: Mapping[str, Sequence[Epoch]]) -> list[Chart]:

@@ -18,6 +18,7 @@ from fgai.methods import Epoch
 from fgai.metrics import METRICS
 from fgai.report.charts import certified_charts, curve_charts, history_charts
 
+SAID = 300  # characters of a text that is shown
 Histories = Mapping[str, Sequence[Epoch]]
 
 
@@ -46,7 +47,20 @@ def content(
         "names": {node: said for report in reports.values() for node, said in report.names.items()},
         "provenance": _provenance(first, about or {}),
     }
-    return finite(whole)
+    return clipped(finite(whole))
+
+
+def clipped(value: Any) -> Any:
+    """The same record with every text cut to `SAID` characters: a page repeats names hundreds of times.
+
+    >>> len(clipped(["a" * 2_000])[0])
+    300
+    """
+    if isinstance(value, dict):
+        return {clipped(name): clipped(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [clipped(part) for part in value]
+    return value if not isinstance(value, str) or len(value) <= SAID else f"{value[: SAID - 1]}…"
 
 
 def _verdict(name: str, report: AuditReport) -> dict[str, Any]:
@@ -94,7 +108,7 @@ def _scope(proof: Certificate) -> str:
 def _metrics(reports: Mapping[str, AuditReport]) -> dict[str, Any]:
     """Every metric, clean and attacked, model beside model."""
     rows = []
-    for metric in METRICS:
+    for metric in (name for name in METRICS if all(name in report.attacked for report in reports.values())):
         row: list[Any] = [metric, METRICS.about(metric)]
         for report in reports.values():
             figure = report.attacked[metric]
@@ -112,7 +126,7 @@ def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]
         ["adversary", str(report.adversary["name"])],
         *([name, str(value)] for name, value in budget.items()),
         ["gain", report.gain],
-        ["seeds", ", ".join(map(str, range(report.seeds)))],
+        ["seeds", "0" if report.seeds == 1 else f"0 to {report.seeds - 1}"],
         ["graph", f"{report.graph['nodes']} nodes, {report.graph['edges']} edges"],
         *([name, str(value)] for name, value in about.items()),
         *([name, value] for name, value in report.versions.items()),
