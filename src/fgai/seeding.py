@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from fgai.devices import default_device, random_state, restore_random_state
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
@@ -19,7 +21,8 @@ def seeded(seed: int) -> Iterator[None]:
     >>> with seeded(3):
     ...     assert torch.equal(first, torch.rand(1))
     """
-    python, legacy = random.getstate(), np.random.get_state()
+    python, legacy, device = random.getstate(), np.random.get_state(), default_device()
+    own = random_state(device)  # `fork_rng` knows the CPU and CUDA
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         random.seed(seed)
@@ -29,3 +32,4 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(legacy)
+            restore_random_state(own, device)

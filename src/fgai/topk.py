@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fgai.devices import to_double
 from fgai.errors import SettingError
 from fgai.graph import degree, sum_by
 
@@ -23,7 +24,7 @@ def quota(k: int | float, size: Tensor) -> Tensor:
     if isinstance(k, int) and k >= 1:
         return size.clamp(max=k)
     if isinstance(k, float) and 0.0 < k <= 1.0:
-        return (size.double() * k).round(decimals=9).ceil().to(size.dtype)
+        return (to_double(size) * k).round(decimals=9).ceil().to(size)
     raise SettingError(f"k is {k!r}; give a whole number of neighbours (1, 2, ...) or a fraction of them (0.0, 1.0]")
 
 
@@ -36,7 +37,7 @@ def rank(weight: Tensor, index: Tensor, num: int) -> Tensor:
     order = _sorted(weight, index)
     sizes = degree(index, num)
     start = sizes.cumsum(0) - sizes
-    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes)
+    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes, output_size=index.numel())
     place = place.view(-1, *[1] * (weight.dim() - 1)).expand_as(order)
     return torch.empty_like(order).scatter_(0, order, place)
 

@@ -40,8 +40,9 @@ class Best:
 
     def offer(self, perturbation: Perturbation, value: Tensor) -> None:
         """Keep this perturbation if it gains more."""
-        if _number(value) > self.value:
-            self.perturbation, self.value = perturbation, _number(value)
+        number = _number(value)  # once: a GPU is waited for each time
+        if number > self.value:
+            self.perturbation, self.value = perturbation, number
 
     def try_on(self, perturbation: Perturbation) -> None:
         """Read under this perturbation, without gradients, and keep it if it gains more."""

@@ -8,7 +8,7 @@ puts b in the place of a, and no other exchange of m members is cheaper, is
     l2    min_t sqrt(sum (a - t)+^2 + sum (t - b)+^2)
 
 At exactly that size the weights tie, beyond it they have changed places. The costs grow with m, so those within a
-radius count how many members can be lost.
+radius count how many members can be lost. All is float64: on a device that has none, the results are on the CPU.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def certified_share(radius: Tensor, size: float) -> float:
     0.5
     """
     contested = radius[radius.isfinite()]
-    return float((contested > size).double().mean()) if len(contested) else 1.0
+    return float((contested > size).cpu().double().mean()) if len(contested) else 1.0
 
 
 def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, norm: Norm = "l1") -> Tensor:
@@ -111,8 +111,8 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
 
     It moves a down and b up to the level where they meet, and what is left of the radius beyond it. Heads are averaged.
     """
-    once = attention.mean()
-    weight, target = once.weight[:, 0].double(), once.target
+    once = attention.mean().double()
+    weight, target = once.weight[:, 0], once.target
     costs, rows = eviction_costs(once, k, norm), _sorted(once, k)
     inside = costs.cost < radius  # strictly: weights that only tie need not change places
     lost = sum_by(inside.long(), costs.node, len(rows.quota))
@@ -135,8 +135,8 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
 
 
 def _sorted(attention: Attention, k: int | float) -> _Sorted:
-    once = attention.mean()
-    weight, target = once.weight[:, 0].double(), once.target
+    once = attention.mean().double()
+    weight, target = once.weight[:, 0], once.target
     size = degree(target, once.num_targets)
     start = size.cumsum(0) - size
     falling = torch.empty_like(weight).scatter_(0, start[target] + rank(weight, target, once.num_targets), weight)

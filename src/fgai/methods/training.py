@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fgai import ranks
 from fgai.acceleration import accelerated
+from fgai.devices import device_of, random_state, restore_random_state
 from fgai.errors import DataError, SettingError
 from fgai.methods import checkpoint as disk
 from fgai.methods.batches import AtHand, Part, Source
@@ -86,11 +87,14 @@ class _Run:
     chosen: int = -1
 
     def save(self, path: Path, settings: Mapping[str, Any]) -> None:
+        device = device_of(self.model)
         own = {"random/torch": torch.get_rng_state()}
+        if device.type != "cpu":
+            own["random/device"] = random_state(device)
         for i, opponent in enumerate(self.opponents):
             own |= {f"opponent{i}/{name}": value for name, value in opponent.state().items()}
         tensors = {
-            "model": self.model.state_dict(),
+            "model": self.model.state_dict(),  # `disk.save` copies to the CPU
             "kept": {name: value.clone() for name, value in self.kept.items()},  # it may be the model's own
             "optimizer": disk.optimizer_tensors(self.optimizer),
             **{f"rank{number}": theirs for number, theirs in enumerate(ranks.gathered(own))},
@@ -112,8 +116,11 @@ class _Run:
         disk.restore_optimizer(self.optimizer, tensors["optimizer"])
         own = tensors[f"rank{ranks.rank()}"]
         torch.set_rng_state(own["random/torch"])
+        device = device_of(self.model)
+        if device.type != "cpu" and "random/device" in own:
+            restore_random_state(own["random/device"], device)
         for i, opponent in enumerate(self.opponents):
-            opponent.restore({name: own[f"opponent{i}/{name}"] for name in opponent.state()})
+            opponent.restore({name: own[f"opponent{i}/{name}"].to(device) for name in opponent.state()})
         self.best, self.chosen = tuple(about["best"]), about["chosen"]
         self.history = [Epoch(**epoch) for epoch in about["history"]]
 
@@ -192,28 +199,31 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
     due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # the last is kept anyhow
     if due and source.judged:
         f1, loss = source.validate(run.model, call)
-    run.history.append(Epoch(number, _mean(told), f1))
+    run.history.append(Epoch(number, _means(told), f1))
     if schedule.keep == "last":
         run.kept, run.chosen = run.model.state_dict(), number
     elif f1 is not None and (f1, -loss) > run.best:
         run.best, run.kept, run.chosen = (f1, -loss), copy.deepcopy(run.model.state_dict()), number
 
 
-def _step(run: _Run, terms: TermsOf, parts: Sequence[Part]) -> dict[str, float]:
+def _step(run: _Run, terms: TermsOf, parts: Sequence[Part]) -> list[Terms]:
     """One step down the mean loss of the parts of all ranks; what this rank's were, term by term."""
     run.optimizer.zero_grad()
     told = []
-    for part in parts:
+    for part in (part.on(device_of(run.model)) for part in parts):
         found = terms(run.model, part)
         (torch.stack(list(found.values())).sum() / len(parts)).backward()
-        told.append({name: float(value.detach()) for name, value in found.items()})
+        told.append({name: value.detach() for name, value in found.items()})
     ranks.average_gradients(run.model.parameters())
     run.optimizer.step()
-    return {name: sum(one[name] for one in told) / len(told) for name in told[0]}
+    return told
 
 
-def _mean(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean over steps and ranks, term by term."""
-    names = list(told[0])
-    total = ranks.summed(torch.tensor([[one[name] for name in names] for one in told], dtype=torch.double).mean(0))
+def _means(told: Sequence[Sequence[Terms]]) -> dict[str, float]:
+    """The mean over the parts of each step, then over steps and ranks, term by term; a device is asked once."""
+    names = list(told[0][0])
+    values = iter(torch.stack([torch.stack([part[name] for name in names]) for step in told for part in step]).tolist())
+    steps = [[next(values) for _ in step] for step in told]
+    means = [[sum(column) / len(step) for column in zip(*step, strict=True)] for step in steps]
+    total = ranks.summed(torch.tensor(means, dtype=torch.double).mean(0))
     return dict(zip(names, (total / ranks.world()).tolist(), strict=True))

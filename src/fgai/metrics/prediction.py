@@ -17,7 +17,7 @@ def micro_f1(logits: Tensor, y: Tensor) -> float:
     >>> micro_f1(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0]))
     0.5
     """
-    return float((logits.argmax(-1) == y).double().mean())
+    return float((logits.argmax(-1) == y).cpu().double().mean())
 
 
 def roc_auc(probs: Tensor, y: Tensor) -> float:
@@ -30,6 +30,7 @@ def roc_auc(probs: Tensor, y: Tensor) -> float:
     1.0
     """
     classes = range(1, 2) if probs.size(1) == 2 else range(probs.size(1))
+    probs, y = probs.cpu(), y.cpu()
     areas = [area for c in classes if not math.isnan(area := _area(probs[:, c].double(), y == c))]
     return sum(areas) / len(areas) if areas else math.nan
 

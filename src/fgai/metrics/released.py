@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch.nn.functional import elu
 
 from fgai.attention import Attention
+from fgai.devices import to_double
 from fgai.divergence import jsd_terms
 from fgai.reading import Reading
 
@@ -22,7 +23,7 @@ def released_g_jsd(clean: Attention, now: Attention) -> float:
 
     After an injection, or in another order, a row holds another edge, so attention that did not change scores above 0.
     """
-    before, after = clean.mean().weight.double(), now.mean().weight.double()
+    before, after = to_double(clean.mean().weight), to_double(now.mean().weight)
     rows = min(len(before), len(after))
     before, after = before[:rows], after[:rows]
     terms = jsd_terms(before / before.sum(), after / after.sum())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fgai.attention import Attention
+from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd_terms
 from fgai.graph import sum_by
 from fgai.topk import quota, top
@@ -18,7 +19,7 @@ def matched(clean: Attention, now: Attention) -> tuple[Attention, Tensor]:
     """The clean explanation, one row per edge, and the weights that those edges have now, 0 if dropped; [E, 1] each."""
     before = clean.mean().coalesce()
     after = now.mean().on(before.edge_index, absent=0.0)
-    return replace(before, weight=before.weight.double()), after.double()
+    return before.double(), to_double(after)
 
 
 def g_jsd(clean: Attention, now: Attention) -> float:
@@ -42,7 +43,11 @@ def top_overlap(clean: Attention, now: Attention, k: int | float = TOP) -> Tenso
     before, after = clean.mean().coalesce(), now.mean().coalesce()
     old = top(before.weight, before.target, before.num_targets, k)
     new = top(after.weight, after.target, after.num_targets, k)
-    still = replace(after, weight=new.double()).on(before.edge_index, absent=0.0) * old
+    before, after = (
+        replace(before, weight=old.to(before.weight)).double(),
+        replace(after, weight=new.to(after.weight)).double(),
+    )
+    still = after.on(before.edge_index, absent=0.0) * before.weight
     kept = sum_by(still, before.target, before.num_targets)[:, 0]
     return kept / quota(k, before.degree)
 
