@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fgai.devices import to_double
 from fgai.graph import degree, edge_keys, locate, match, max_by, rising, sum_by
 
 
@@ -64,6 +65,12 @@ class Attention:
         """The mean over heads, [E, 1]: one explanation where there were several."""
         return replace(self, weight=self.weight.mean(1, keepdim=True), score=None)
 
+    def double(self) -> Attention:
+        """The same attention in float64: what is proved and measured. It is on the CPU if its device has no float64."""
+        weight = to_double(self.weight)
+        score = None if self.score is None else to_double(self.score)
+        return replace(self, weight=weight, edge_index=self.edge_index.to(weight.device), score=score)
+
     def coalesce(self) -> Attention:
         """One row per (source, target), sorted by target, then source; parallel edges add up.
 
@@ -71,7 +78,7 @@ class Attention:
         """
         if self.edge_index.size(1) == 0:
             return replace(self, score=None)
-        base = int(self.edge_index.max()) + 1
+        base = self.edge_index.max() + 1
         keys, row = edge_keys(self.edge_index, base).unique(sorted=True, return_inverse=True)
         edge_index = torch.stack([keys % base, keys // base])
         return replace(self, weight=sum_by(self.weight, row, keys.numel()), edge_index=edge_index, score=None)
@@ -90,6 +97,16 @@ class Attention:
         return torch.where(here, found, absent)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """Where some edges lie among others."""
+
+    edges: Tensor  # [2, E], the others
+    at: Tensor  # [M], rows among them, or -1
+    alone: bool  # none of the others comes twice
+    all_here: bool  # no row is -1
+
+
 class Followed:
     """Edges whose weights are asked of one attention after another; on the same edges they are found only once.
 
@@ -100,29 +117,30 @@ class Followed:
 
     def __init__(self, edge_index: Tensor) -> None:
         self.edge_index = edge_index
-        self._known: list[tuple[Tensor, Tensor, bool]] = []  # edges, our rows among them, no edge comes twice
+        self._known: list[_Found] = []
 
     def at(self, attention: Attention) -> Tensor:
         """The rows of these edges, or -1; of repeated ones the first; [M]."""
-        return self._found(attention)[1]
+        return self._found(attention).at
 
-    def _found(self, attention: Attention) -> tuple[Tensor, Tensor, bool]:
+    def _found(self, attention: Attention) -> _Found:
         edges = attention.edge_index
-        known = next((entry for entry in self._known if entry[0] is edges), None)
+        known = next((entry for entry in self._known if entry.edges is edges), None)
         if known is None:
-            keys, _ = rising(edge_keys(edges, int(edges.max()) + 1 if edges.numel() else 1))
-            alone = len(keys) > 0 and not bool((keys[1:] == keys[:-1]).any())
-            known = (edges, locate(self.edge_index, edges), alone)
+            keys, _ = rising(edge_keys(edges, edges.max() + 1 if edges.numel() else 1))
+            at = locate(self.edge_index, edges)
+            alone, all_here = torch.stack([(keys[1:] != keys[:-1]).all(), (at >= 0).all()]).tolist()
+            known = _Found(edges, at, len(keys) > 0 and alone, all_here)
             self._known = [*self._known[-3:], known]
         return known
 
     def __call__(self, attention: Attention, absent: float = 0.0) -> Tensor:
         """The weights of these edges, or `absent` where one is not there; [M, H]."""
-        _, at, alone = self._found(attention)
-        if not alone:
+        known = self._found(attention)
+        if not known.alone:
             return attention.on(self.edge_index, absent)
-        found = attention.weight.index_select(0, at.clamp(min=0))
-        return found if bool((at >= 0).all()) else torch.where((at >= 0)[:, None], found, absent)
+        found = attention.weight.index_select(0, known.at.clamp(min=0))
+        return found if known.all_here else torch.where((known.at >= 0)[:, None], found, absent)
 
 
 def uniform(attention: Attention) -> Attention:

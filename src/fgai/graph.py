@@ -13,7 +13,7 @@ from fgai.errors import DataError, MatchError
 JOINED = ("x", "edge_index")  # by hand, not padded
 
 
-def edge_keys(edge_index: Tensor, base: int) -> Tensor:
+def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
     """One integer per edge, `target * base + source`: sorted, it groups edges by target.
 
     `base` must exceed every node id.
@@ -34,7 +34,7 @@ def locate(edge_index: Tensor, among: Tensor) -> Tensor:
     """
     if among.size(1) == 0 or edge_index.size(1) == 0:
         return edge_index.new_full((edge_index.size(1),), -1)
-    base = int(max(edge_index.max(), among.max())) + 1
+    base = torch.maximum(edge_index.max(), among.max()) + 1  # a tensor: a GPU need not be waited for
     known, order = rising(edge_keys(among, base))
     asked = edge_keys(edge_index, base)
     at = torch.searchsorted(known, asked).clamp_(max=known.numel() - 1)
@@ -42,12 +42,12 @@ def locate(edge_index: Tensor, among: Tensor) -> Tensor:
 
 
 def rising(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys in order, and where each was; those that lie in order already are not sorted again.
+    """Keys in order, and where each was; those that lie in order already are not sorted again on a CPU.
 
     >>> rising(torch.tensor([3, 1]))
     (tensor([1, 3]), tensor([1, 0]))
     """
-    if bool((keys[1:] >= keys[:-1]).all()):
+    if keys.device.type == "cpu" and bool((keys[1:] >= keys[:-1]).all()):  # a GPU sorts faster than it answers
         return keys, torch.arange(len(keys), device=keys.device)
     values, order = keys.sort(stable=True)
     return values, order
@@ -71,7 +71,11 @@ def degree(target: Tensor, num_targets: int) -> Tensor:
     >>> degree(torch.tensor([0, 0, 2]), 3)
     tensor([2, 0, 1])
     """
-    return torch.bincount(target, minlength=num_targets)
+    if target.device.type == "cpu":
+        return torch.bincount(target, minlength=num_targets)
+    return target.new_zeros(num_targets, dtype=torch.long).index_add(
+        0, target, torch.ones_like(target, dtype=torch.long)
+    )
 
 
 def sum_by(value: Tensor, index: Tensor, num: int) -> Tensor:

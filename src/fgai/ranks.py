@@ -12,6 +12,8 @@ import torch
 import torch.distributed as group
 from torch import Tensor, nn
 
+CARRIED = ("cpu", "cuda")  # devices between whose tensors gloo and nccl carry messages; others go by the CPU
+
 
 def rank() -> int:
     """The number of this process.
@@ -33,10 +35,11 @@ def summed(value: Tensor) -> Tensor:
     >>> summed(torch.tensor([2.0]))
     tensor([2.])
     """
-    if world() > 1:
-        value = value.clone()
-        group.all_reduce(value)
-    return value
+    if world() == 1:
+        return value
+    carried = value.clone() if value.device.type in CARRIED else value.cpu()
+    group.all_reduce(carried)
+    return carried.to(value.device)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -55,7 +58,8 @@ def gathered(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     if world() == 1:
         return [dict(tensors)]
     found: list[dict[str, Tensor]] = [{} for _ in range(world())]
-    for name, value in tensors.items():
+    for name, given in tensors.items():
+        value = given if given.device.type in CARRIED else given.cpu()
         parts = [torch.empty_like(value) for _ in range(world())]
         group.all_gather(parts, value.contiguous())
         for theirs, part in zip(found, parts, strict=True):

@@ -11,6 +11,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.attention import Attention, uniform
+from fgai.devices import device_of
 from fgai.graph import need
 from fgai.methods.base import Method
 from fgai.metrics import g_tvd, micro_f1, top_overlap
@@ -57,7 +58,10 @@ def cascading_randomisation(
         for name, layer in reversed(list(broken.named_modules())):
             own = list(layer.parameters(recurse=False))
             for parameter in own:
-                parameter.data = parameter.data.std(correction=0).clamp(min=0.1) * torch.randn_like(parameter)
+                noise = torch.randn(parameter.shape, dtype=parameter.dtype).to(
+                    parameter.device
+                )  # the same on any device
+                parameter.data = parameter.data.std(correction=0).clamp(min=0.1) * noise
             if own:
                 kept[name] = _kept(before, read(broken, data, call).explanation, k)
     return kept
@@ -74,15 +78,15 @@ def label_randomisation(
     shuffled, blank = copy.copy(data), copy.deepcopy(model)
     y = need(data, "y")
     with seeded(seed):
-        shuffled.y = y[torch.randperm(len(y))]
-        for module in blank.modules():
+        shuffled.y = y[torch.randperm(len(y)).to(y.device)]
+        for module in blank.cpu().modules():  # draws on the CPU are the same for any device
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()  # pyright: ignore[reportCallIssue]
-    taught = method.fit(blank, shuffled, call=call).model
+    taught = method.fit(blank.to(device_of(model)), shuffled, call=call).model
     return _kept(read(model, data, call).explanation, read(taught, data, call).explanation, k)
 
 
 def _kept(before: Attention, after: Attention, k: int | float) -> float:
     """The mean V_k of the nodes with more neighbours than their top k has members."""
-    contested = before.degree > quota(k, before.degree)
-    return float(top_overlap(before, after, k)[contested].mean())
+    kept, contested = top_overlap(before, after, k), before.degree > quota(k, before.degree)
+    return float(kept[contested.to(kept.device)].mean())

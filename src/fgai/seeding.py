@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from fgai.devices import default_device, random_state, restore_random_state
 from fgai.settings import check_seed
 
 
@@ -22,7 +23,8 @@ def seeded(seed: int) -> Iterator[None]:
     ...     assert torch.equal(first, torch.rand(1))
     """
     check_seed(seed)
-    python, legacy = random.getstate(), np.random.get_state()
+    python, legacy, device = random.getstate(), np.random.get_state(), default_device()
+    own = random_state(device)  # `fork_rng` knows the CPU and CUDA
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         random.seed(seed)
@@ -32,3 +34,4 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(legacy)
+            restore_random_state(own, device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fgai.devices import to_double
 from fgai.graph import degree, sum_by
 from fgai.settings import check_top
 
@@ -22,7 +23,7 @@ def quota(k: int | float, size: Tensor) -> Tensor:
     """
     check_top(k)
     if isinstance(k, float):
-        return (size.double() * k).round(decimals=9).ceil().to(size.dtype)
+        return (to_double(size) * k).round(decimals=9).ceil().to(size)
     return size.clamp(max=k)
 
 
@@ -35,7 +36,7 @@ def rank(weight: Tensor, index: Tensor, num: int) -> Tensor:
     order = _sorted(weight, index)
     sizes = degree(index, num)
     start = sizes.cumsum(0) - sizes
-    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes)
+    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes, output_size=index.numel())
     place = place.view(-1, *[1] * (weight.dim() - 1)).expand_as(order)
     return torch.empty_like(order).scatter_(0, order, place)
 

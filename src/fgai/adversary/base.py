@@ -53,7 +53,7 @@ class Best:
 
         One whose gain is NaN has broken the model: it is not harmless but the worst there is, and `reading` says so.
         """
-        number = float(value.detach())
+        number = float(value.detach())  # once: a GPU is waited for each time
         number = math.inf if math.isnan(number) else number
         if number > self.value:
             self.perturbation, self.value = perturbation, number

@@ -43,15 +43,19 @@ class Perturbation:
     plus_score: Mapping[str, Tensor] = field(default_factory=dict)
 
     def apply(self, data: Data) -> Data:
-        """The perturbed graph; original nodes keep their numbers. One that was made for another graph is refused."""
+        """The perturbed graph, on the device of `data`; original nodes keep their numbers.
+
+        A perturbation that was made for another graph is refused.
+        """
         self._require_fit(data)
+        device = need(data, "edge_index").device
         if self.moved is not None:
-            data = _moved(data, self.moved)
+            data = _moved(data, self.moved.to(device))
         if self.dropped.size(1):
             edges = need(data, "edge_index")
-            data = delete_edges(data, locate(edges, self.dropped) >= 0)
+            data = delete_edges(data, locate(edges, self.dropped.to(device)) >= 0)
         if self.x is not None:
-            return add_nodes(data, self.x, self.added)
+            return add_nodes(data, self.x.to(device), self.added)
         return add_edges(data, self.added) if self.added.size(1) else data
 
     def _require_fit(self, data: Data) -> None:
@@ -73,7 +77,11 @@ class Perturbation:
     def read(self, read: Reader, data: Data) -> Attacked:
         """What a model says of the perturbed graph, and where it looks."""
         graph = self.apply(data)
-        reading = read(graph, plus_weight=self.plus_weight, plus_score=self.plus_score)
+        device = need(graph, "edge_index").device
+        weights, scores = (
+            {site: delta.to(device) for site, delta in deltas.items()} for deltas in (self.plus_weight, self.plus_score)
+        )
+        reading = read(graph, plus_weight=weights, plus_score=scores)
         return Attacked(reading.logits, reading.attention, self, graph, unread=reading.unread)
 
     def kept(self, data: Data) -> Tensor:

@@ -26,6 +26,7 @@ from fgai.adversary.gains import two_columns
 from fgai.attention import Attention
 from fgai.certificate.explanation import Norm
 from fgai.certificate.prediction import dual
+from fgai.devices import to_double
 from fgai.graph import max_by, sum_by
 from fgai.reading import Reader, Reading
 
@@ -171,15 +172,15 @@ def _activation(out: Any, x: Tensor | None) -> Callable[[Tensor], Tensor] | None
 def _bound(site: str, reading: Reading, links: dict[str, _Link], radius: float, norm: Norm) -> Composed:
     sites = list(links)
     at = sites.index(site)
-    look, link = reading.attention[site], links[site]
-    value = _values(link.layer, link.x).double()
+    look, link = reading.attention[site].double(), links[site]
+    value = to_double(_values(link.layer, link.x))
     push = radius * dual(value.index_select(0, look.source), look.target, look.num_targets, norm)
-    box = Box(link.out.double(), _heads(link.layer, push)).through(link.then)
+    box = Box(to_double(link.out), _heads(link.layer, push)).through(link.then)
     moved = push.new_zeros(len(push))
     for later in sites[at + 1 :]:
-        box, moved = _layer(links[later].layer, box, reading.attention[later])
+        box, moved = _layer(links[later].layer, box, reading.attention[later].double())
         box = box.through(links[later].then)
-    logits = two_columns(reading).double()
+    logits = to_double(two_columns(reading))
     if logits.size(1) > box.middle.size(1):  # a single logit is that of `yes`, and `no` has 0
         box = Box(*(torch.cat([torch.zeros_like(part), part], dim=1) for part in (box.middle, box.radius)))
     change = Box(box.middle - logits, box.radius)
@@ -209,15 +210,15 @@ def _heads(layer: Any, value: Tensor) -> Tensor:
 
 def _layer(layer: Any, x: Box, look: Attention) -> tuple[Box, Tensor]:
     """One GATConv or GATv2Conv on a box: where its output lies, and how far its weights move at each node."""
-    weight = look.weight.detach().double()
+    weight = look.weight.detach()
     score = (_gat_scores if isinstance(layer, GATConv) else _gatv2_scores)(layer, x, look)
     bounds = softmax_bounds(score, look.target, look.num_targets)
     more, less = (bounds.high - weight).clamp(min=0), (weight - bounds.low).clamp(min=0)
     spare = torch.minimum(*(sum_by(way, look.target, look.num_targets) for way in (more, less)))  # [N, H]
     linear = _linear(layer)
-    value = _per_head(layer, x.times(linear.weight.double(), _double(linear.bias)))
+    value = _per_head(layer, x.times(to_double(linear.weight), _double(linear.bias)))
     out = _sum(value, weight, spare, look)
-    bias = 0.0 if layer.bias is None else layer.bias.double()
+    bias = 0.0 if layer.bias is None else to_double(layer.bias)
     return Box(_heads(layer, out.middle) + bias, _heads(layer, out.radius)), 2 * spare.mean(1)
 
 
@@ -235,14 +236,14 @@ def _per_head(layer: Any, box: Box) -> Box:
 
 
 def _double(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach().double()
+    return None if value is None else to_double(value.detach())
 
 
 def _gat_scores(layer: Any, x: Box, look: Attention) -> Box:
     """leaky(a_s . W x_j + a_t . W x_i): linear in x before the leak; [E, H]."""
-    matrix = layer.lin.weight.double().view(layer.heads, layer.out_channels, -1)
+    matrix = to_double(layer.lin.weight).view(layer.heads, layer.out_channels, -1)
     source, target = (
-        x.times(torch.einsum("hc,hcf->hf", att[0].double(), matrix)) for att in (layer.att_src, layer.att_dst)
+        x.times(torch.einsum("hc,hcf->hf", to_double(att[0]), matrix)) for att in (layer.att_src, layer.att_dst)
     )
     return _edges(source, target, look).through(lambda v: functional.leaky_relu(v, layer.negative_slope))
 
@@ -250,10 +251,11 @@ def _gat_scores(layer: Any, x: Box, look: Attention) -> Box:
 def _gatv2_scores(layer: Any, x: Box, look: Attention) -> Box:
     """The sum a . leaky(W_l x_j + W_r x_i); [E, H]."""
     source, target = (
-        _per_head(layer, x.times(linear.weight.double(), _double(linear.bias))) for linear in (layer.lin_l, layer.lin_r)
+        _per_head(layer, x.times(to_double(linear.weight), _double(linear.bias)))
+        for linear in (layer.lin_l, layer.lin_r)
     )
     inner = _edges(source, target, look).through(lambda v: functional.leaky_relu(v, layer.negative_slope))
-    att = layer.att.double()
+    att = to_double(layer.att)
     return Box((inner.middle * att).sum(2), (inner.radius * att.abs()).sum(2))
 
 

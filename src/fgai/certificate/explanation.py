@@ -9,6 +9,7 @@ puts b in the place of a, and no other exchange of m members is cheaper, is
 
 At exactly that size the weights tie, beyond it they have changed places. The costs grow with m, so those within a
 radius count how many members can be lost. As in V_k, a neighbour is one entry: parallel edges add up first.
+All is float64: on a device that has none, the results are on the CPU.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def certified_share(radius: Tensor, size: float) -> float:
     """
     check_numbers(0, size=size)
     contested = radius[radius.isfinite()]
-    return float((contested > size).double().mean()) if len(contested) else 1.0
+    return float((contested > size).cpu().double().mean()) if len(contested) else 1.0
 
 
 def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, norm: Norm = "l1") -> Tensor:
@@ -120,7 +121,7 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
     check_numbers(0, radius=radius)
     costs, rows = eviction_costs(attention, k, norm), _sorted(attention, k)
     once = rows.once
-    weight, target = once.weight[:, 0].double(), once.target
+    weight, target = once.weight[:, 0], once.target
     inside = costs.cost < radius  # strictly: weights that only tie need not change places
     lost = sum_by(inside.long(), costs.node, len(rows.quota))
     nothing = torch.zeros(len(lost), dtype=torch.double, device=lost.device)
@@ -143,8 +144,8 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
 
 
 def _sorted(attention: Attention, k: int | float) -> _Sorted:
-    once = attention.mean().coalesce()
-    weight, target = once.weight[:, 0].double(), once.target
+    once = attention.mean().coalesce().double()
+    weight, target = once.weight[:, 0], once.target
     check_finite("attention", weight)
     size = degree(target, once.num_targets)
     start = size.cumsum(0) - size

@@ -18,6 +18,7 @@ from fgai.certificate.composition import Composed, composed
 from fgai.certificate.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
 from fgai.certificate.prediction import reach
 from fgai.checks import check_answers, one_graph
+from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.files import ending, whole
 from fgai.metrics import top_overlap
@@ -155,14 +156,14 @@ def _promise(bound: Composed | None) -> str:
         return "none (the bound by composition promises nothing at this radius; try a smaller one)"
     return (
         f"bound by composition: TVD {float(bound.tvd.mean()):.4f} on average, "
-        f"class sure at {float(bound.kept.double().mean()):.1%} of the nodes"
+        f"class sure at {float(bound.kept.cpu().double().mean()):.1%} of the nodes"
     )
 
 
 def _shares(bound: Composed | None) -> dict[str, float] | None:
     if bound is None or bound.vacuous:
         return None
-    return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.kept.double().mean())}
+    return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.kept.cpu().double().mean())}
 
 
 def kind_of(path: Path) -> str:
@@ -183,6 +184,7 @@ def certify(
 ) -> Certificate:
     """Check the four conditions of the definition for every node; `vanilla` is the model before it was made faithful.
 
+    The tensors of a certificate are float64: on the graph's device, or on the CPU where that device has no float64.
     `steps` of an `AttentionBall` of the same radius show, beside the bound on the prediction, what an attack reaches.
 
     >>> from fgai import backbones, datasets
@@ -201,8 +203,8 @@ def certify(
     with evaluating(model):
         earlier = composed(reader, data, radius, norm)
     check_answers(attacked.logits, type(model).__name__, on="the graph under attack")
-    look = now.explanation
-    moved = tvd(now.probs, attacked.probs).double()
+    look = now.explanation.double()
+    moved = to_double(tvd(now.probs, attacked.probs))
     before = None if vanilla is None else read(vanilla, data, call)
     return Certificate(
         site=next(reversed(list(now.attention))),
@@ -211,12 +213,12 @@ def certify(
         radius=radius,
         norm=norm,
         beta1=before
-        and Number("beta1", "V_k to vanilla's", top_overlap(before.explanation, look, k), "exact", "higher"),
+        and Number("beta1", "V_k to vanilla's", top_overlap(before.explanation, now.explanation, k), "exact", "higher"),
         beta2=Number(
             "beta2", "V_k that no perturbation undercuts", guaranteed_overlap(look, k, radius, norm), "exact", "higher"
         ),
         alpha1=before
-        and Number("alpha1", "TVD to vanilla's prediction", tvd(before.probs, now.probs).double(), "exact", "lower"),
+        and Number("alpha1", "TVD to vanilla's prediction", to_double(tvd(before.probs, now.probs)), "exact", "lower"),
         alpha2=Number("alpha2", "TVD that no perturbation exceeds", far.tvd(radius), "bound", "lower")
         if far is not None
         else Number(

@@ -62,9 +62,12 @@ class EdgeOrder:
         tensor([1, 0], dtype=torch.int32)
         """
         _hush()
-        for ends, count in zip(edge_index, (num_sources, num_targets), strict=True):
-            if len(ends) and not 0 <= int(ends.min()) <= int(ends.max()) < count:
-                raise DataError(f"edges name the nodes {int(ends.min())} to {int(ends.max())}, and there are {count}")
+        least, most = (
+            torch.stack(torch.aminmax(edge_index, dim=1)).tolist() if edge_index.size(1) else ([0, 0], [-1, -1])
+        )
+        for low, high, count in zip(least, most, (num_sources, num_targets), strict=True):
+            if low < 0 or high >= count:
+                raise DataError(f"edges name the nodes {low} to {high}, and there are {count}")
         keys, sort = rising(edge_keys(edge_index, num_sources))
         fresh = torch.ones_like(keys, dtype=torch.bool)
         fresh[1:] = keys[1:] != keys[:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from fgai import ranks
 from fgai.adversary.gains import two_columns
 from fgai.checks import check_finite, check_labels, one_graph
+from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import need
 from fgai.reading import Call, Reading, evaluating
@@ -40,6 +41,11 @@ class Part:
         nodes, ends = int(self.graph.num_nodes or 0), need(self.graph, "edge_index")[1]
         last = max(self.seeds, int(ends.max()) + 1 if len(ends) else 0)
         return None if last == nodes else tuple(range(last))
+
+    def on(self, device: torch.device) -> Part:
+        """The same part with its graph on a device; loaders give batches on the CPU, and the model may be elsewhere."""
+        graph = on_device(self.graph, device)
+        return self if graph is self.graph else replace(self, graph=graph)
 
     def known(self, mask: str) -> Tensor:
         """The counting nodes that are in a mask."""
@@ -202,7 +208,7 @@ def seeds_of(batch: Data) -> int:
 def validate(model: nn.Module, parts: Iterable[Part], call: Call) -> tuple[float, float]:
     """Micro-F1 and cross-entropy on the nodes that count and are in `val_mask`, over all parts and ranks."""
     right, lost, count = 0, 0.0, 0
-    for part in parts:
+    for part in (part.on(device_of(model)) for part in parts):
         mask, y = need(part.graph, "val_mask")[: part.seeds], need(part.graph, "y")[: part.seeds]
         with evaluating(model), torch.no_grad():
             logits = two_columns(Reading(call(model, part.graph), {}))[: part.seeds][mask]

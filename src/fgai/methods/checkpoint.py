@@ -35,7 +35,7 @@ class About:
 def save(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], about: Mapping[str, Any]) -> None:
     """Write groups of named tensors and what is said about them; the file is there whole or not at all."""
     named = {f"{group}/{name}": tensor for group, part in tensors.items() for name, tensor in part.items()}
-    flat = {name: tensor.detach().clone().contiguous() for name, tensor in named.items()}  # some may share memory
+    flat = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in named.items()}  # some may share memory
     with whole(path) as half:
         save_file(flat, str(half), {"about": json.dumps(dict(about))})
 

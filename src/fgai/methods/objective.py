@@ -19,6 +19,7 @@ from torch import Tensor
 from fgai.adversary import gains
 from fgai.attention import Attention, Followed, log_weight
 from fgai.certificate import eviction_costs
+from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd
 from fgai.errors import SettingError
 from fgai.graph import degree, max_by, sum_by
@@ -115,12 +116,13 @@ def lost_lead(clean: Attention, attacked: Attention, followed: Followed, k: int 
     assert clean.score is not None and attacked.score is not None, "attention that was read has scores"
     score, now, nodes = clean.score.mean(1), attacked.score.mean(1), clean.num_targets
     inside = top(clean.weight.detach().mean(1), clean.target, nodes, k)
-    member = followed.at(attacked)[inside]
-    here = member >= 0
-    low = -max_by(-now[member[here]], clean.target[inside][here], nodes)
-    others = (attacked.target < nodes).index_fill(0, member[here], False)
+    at = followed.at(attacked)
+    here = (inside & (at >= 0)).nonzero().flatten()  # rows, not masks: a GPU is waited for at every mask
+    member = at[here]
+    low = -max_by(-now[member], clean.target[here], nodes)
+    others = (attacked.target < nodes).index_fill(0, member, False).nonzero().flatten()
     high = max_by(now[others], attacked.target[others], nodes)
-    contested = degree(attacked.target[others], nodes) > 0
+    contested = (degree(attacked.target[others], nodes) > 0).nonzero().flatten()
     centred = score - (sum_by(score, clean.target, nodes) / clean.degree.clamp(min=1))[clean.target]
     spread = centred.square().mean().clamp(min=torch.finfo(score.dtype).tiny).sqrt()  # with a gradient also at 0
     return (gap - (low - high)[contested] / spread).clamp(min=0).sum() / nodes
@@ -133,6 +135,6 @@ def lost_margin(attention: Attention, k: int | float, gap: float) -> Tensor:
     """
     costs = eviction_costs(attention, k)
     first = costs.members == 1
-    unit = attention.degree.double()[costs.node[first]]
+    unit = to_double(attention.degree)[costs.node[first]]
     lacking = (gap - costs.cost[first] * unit).clamp(min=0) / gap
-    return sum_by(lacking, costs.node[first], attention.num_targets).mean().to(attention.weight.dtype)
+    return sum_by(lacking, costs.node[first], attention.num_targets).mean().to(attention.weight)

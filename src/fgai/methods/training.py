@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fgai import ranks
 from fgai.acceleration import accelerated
+from fgai.devices import device_of, random_state, restore_random_state
 from fgai.errors import DataError, SettingError
 from fgai.methods import checkpoint as disk
 from fgai.methods.batches import AtHand, Part, Source
@@ -94,11 +95,14 @@ class _Run:
     chosen: int = -1
 
     def save(self, path: Path, settings: Mapping[str, Any]) -> None:
+        device = device_of(self.model)
         own = {"random/torch": torch.get_rng_state()}
+        if device.type != "cpu":
+            own["random/device"] = random_state(device)
         for i, opponent in enumerate(self.opponents):
             own |= {f"opponent{i}/{name}": value for name, value in opponent.state().items()}
         tensors = {
-            "model": self.model.state_dict(),
+            "model": self.model.state_dict(),  # `disk.save` copies to the CPU
             "kept": {name: value.clone() for name, value in self.kept.items()},  # it may be the model's own
             "optimizer": disk.optimizer_tensors(self.optimizer),
             **{f"rank{number}": theirs for number, theirs in enumerate(ranks.gathered(own))},
@@ -119,9 +123,11 @@ class _Run:
             )
         history = tuple(record(Epoch, epoch, path, disk.REMEDY) for epoch in about.history)
         check_history(history, path, disk.REMEDY)
+        device = device_of(self.model)
         own = tensors.get(f"rank{ranks.rank()}", {})
+        moved = {name: value.to(device) for name, value in own.items() if name.startswith("opponent")}
         states = [
-            {name: own.get(f"opponent{i}/{name}") for name in opponent.state()}
+            {name: moved.get(f"opponent{i}/{name}") for name in opponent.state()}
             for i, opponent in enumerate(self.opponents)
         ]
         disk.check(path, tensors, self.model, self.optimizer)
@@ -134,6 +140,8 @@ class _Run:
         self.kept = tensors["kept"]
         disk.restore_optimizer(self.optimizer, tensors["optimizer"])
         torch.set_rng_state(own["random/torch"])
+        if device.type != "cpu" and "random/device" in own:
+            restore_random_state(own["random/device"], device)
         self.best, self.chosen, self.history = about.best, about.chosen, list(history)
 
 
@@ -227,7 +235,7 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
         group["lr"] = schedule.rate(number)
     run.model.train()
     told = [_step(run, terms, parts) for parts in source.epoch(number)]
-    check_terms(means := _mean(told), number)
+    check_terms(means := _means(told), number)
     f1, loss = run.history[-1].val_f1 if run.history else None, 0.0
     due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # the last is kept anyhow
     if due and source.judged:
@@ -239,21 +247,24 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
         run.best, run.kept, run.chosen = (f1, -loss), copy.deepcopy(run.model.state_dict()), number
 
 
-def _step(run: _Run, terms: TermsOf, parts: Sequence[Part]) -> dict[str, float]:
+def _step(run: _Run, terms: TermsOf, parts: Sequence[Part]) -> list[Terms]:
     """One step down the mean loss of the parts of all ranks; what this rank's were, term by term."""
     run.optimizer.zero_grad()
     told = []
-    for part in parts:
+    for part in (part.on(device_of(run.model)) for part in parts):
         found = terms(run.model, part)
         (torch.stack(list(found.values())).sum() / len(parts)).backward()
-        told.append({name: float(value.detach()) for name, value in found.items()})
+        told.append({name: value.detach() for name, value in found.items()})
     ranks.average_gradients(run.model.parameters())
     run.optimizer.step()
-    return {name: sum(one[name] for one in told) / len(told) for name in told[0]}
+    return told
 
 
-def _mean(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean over steps and ranks, term by term."""
-    names = list(told[0])
-    total = ranks.summed(torch.tensor([[one[name] for name in names] for one in told], dtype=torch.double).mean(0))
+def _means(told: Sequence[Sequence[Terms]]) -> dict[str, float]:
+    """The mean over the parts of each step, then over steps and ranks, term by term; a device is asked once."""
+    names = list(told[0][0])
+    values = iter(torch.stack([torch.stack([part[name] for name in names]) for step in told for part in step]).tolist())
+    steps = [[next(values) for _ in step] for step in told]
+    means = [[sum(column) / len(step) for column in zip(*step, strict=True)] for step in steps]
+    total = ranks.summed(torch.tensor(means, dtype=torch.double).mean(0))
     return dict(zip(names, (total / ranks.world()).tolist(), strict=True))

@@ -19,7 +19,7 @@ def micro_f1(logits: Tensor, y: Tensor) -> float:
     0.5
     """
     check_finite("the answers", logits)
-    return float((logits.argmax(-1) == y).double().mean())
+    return float((logits.argmax(-1) == y).cpu().double().mean())
 
 
 def roc_auc(probs: Tensor, y: Tensor) -> float:
@@ -33,6 +33,7 @@ def roc_auc(probs: Tensor, y: Tensor) -> float:
     """
     check_finite("the answers", probs)
     classes = range(1, 2) if probs.size(1) == 2 else range(probs.size(1))
+    probs, y = probs.cpu(), y.cpu()
     areas = [area for c in classes if not math.isnan(area := _area(probs[:, c].double(), y == c))]
     return sum(areas) / len(areas) if areas else math.nan
 

@@ -35,7 +35,8 @@ def released_g_jsd(clean: Attention, now: Attention) -> float:
 
 def _by_target(attention: Attention) -> Tensor:
     """The weights, heads averaged, sorted by target, then source; [E, 1]."""
-    weight, edges = attention.mean().weight.double(), attention.edge_index
+    once = attention.mean().double()
+    weight, edges = once.weight, once.edge_index
     check_finite("the attention", weight)
     base = int(edges.max()) + 1 if edges.numel() else 1
     return weight[edge_keys(edges, base).argsort(stable=True)]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fgai.attention import Attention
 from fgai.checks import check_finite
+from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd_terms
 from fgai.graph import sum_by
 from fgai.topk import quota, top
@@ -21,7 +22,7 @@ def matched(clean: Attention, now: Attention) -> tuple[Attention, Tensor]:
     after = now.mean().on(before.edge_index, absent=0.0)
     for weight in (before.weight, after):
         check_finite("the attention", weight)
-    return replace(before, weight=before.weight.double()), after.double()
+    return before.double(), to_double(after)
 
 
 def g_jsd(clean: Attention, now: Attention) -> float:
@@ -47,7 +48,11 @@ def top_overlap(clean: Attention, now: Attention, k: int | float = TOP) -> Tenso
         check_finite("the attention", attention.weight)
     old = top(before.weight, before.target, before.num_targets, k)
     new = top(after.weight, after.target, after.num_targets, k)
-    still = replace(after, weight=new.double()).on(before.edge_index, absent=0.0) * old
+    before, after = (
+        replace(before, weight=old.to(before.weight)).double(),
+        replace(after, weight=new.to(after.weight)).double(),
+    )
+    still = after.on(before.edge_index, absent=0.0) * before.weight
     kept = sum_by(still, before.target, before.num_targets)[:, 0]
     return kept / quota(k, before.degree)
 

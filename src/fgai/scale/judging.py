@@ -16,6 +16,7 @@ from fgai.audit import Figure
 from fgai.audit.trial import calm, under
 from fgai.certificate import Certificate, Composed, certify
 from fgai.certificate.record import Number
+from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.methods.batches import seeds_of
 from fgai.metrics import Trial
@@ -61,7 +62,7 @@ def audit_batches(
     check_whole(1, seeds=seeds)
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
     with evaluating(model), accelerated(model):
-        for batch in loader:
+        for batch in (on_device(batch, device_of(model)) for batch in loader):
             clean = trial_of(Reader(model, call), batch)
             trials = [clean, *(under(by, gain, clean, seed) for seed in range(seeds))]
             for row, trial in zip(rows, trials, strict=True):
@@ -89,7 +90,8 @@ def certify_batches(
     >>> len(certify_batches(backbones.build("gat", data), exact(data, hops=2), k=3, steps=1).certified)
     1000
     """
-    parts = [_first(certify(model, batch, vanilla, **settings), seeds_of(batch)) for batch in loader]
+    moved = (on_device(batch, device_of(model)) for batch in loader)
+    parts = [_first(certify(model, batch, vanilla, **settings), seeds_of(batch)) for batch in moved]
     if not parts:
         raise DataError("the loader has no batch; give it seeds")
     return _joined(parts)

@@ -60,5 +60,9 @@ def _together(function: Callable[..., Any], *args: Any) -> None:
 
 
 def joined_group() -> None:
-    """Join the group that `torchrun` describes in the environment: nccl where there are GPUs, gloo elsewhere."""
-    group.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    """Join the group that `torchrun` describes in the environment.
+
+    Each tensor's own device decides what carries it: nccl on GPUs, gloo on the CPU.
+    """
+    both = torch.cuda.is_available() and group.is_nccl_available()
+    group.init_process_group("cpu:gloo,cuda:nccl" if both else "gloo", timeout=PATIENCE)

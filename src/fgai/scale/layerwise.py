@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 from fgai import ranks
 from fgai.acceleration import accelerated
 from fgai.checks import one_graph
+from fgai.devices import device_of, on_device
 from fgai.errors import CallError, SettingError
 from fgai.methods.batches import seeds_of
 from fgai.progress import progress
@@ -44,9 +45,9 @@ def layerwise(model: nn.Module, graph: Data | Store, *, batch: int = 1_024, call
     """
     if ranks.world() > 1:
         raise SettingError(f"{ranks.world()} ranks; layer by layer one process reads all, use exact() on several")
-    calling, loader = call or by_name, exact(graph, hops=1, batch=batch)
+    calling, loader, device = call or by_name, exact(graph, hops=1, batch=batch), device_of(model)
     with evaluating(model), accelerated(model), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        *early, last = _in_order(model, next(iter(loader)), calling)
+        *early, last = _in_order(model, on_device(next(iter(loader)), device), calling)
         known: dict[str, Tensor] = {}
         with progress("layer by layer", (len(early) + 1) * len(loader)) as advance:
             for name in early:
@@ -54,7 +55,7 @@ def layerwise(model: nn.Module, graph: Data | Store, *, batch: int = 1_024, call
                 for part in loader:
                     rows = _output(model, name, part, calling, known)
                     found = _on_disk(Path(folder), loader.shares.count, rows) if found is None else found
-                    found[part.n_id[: len(rows)]] = rows
+                    found[part.n_id[: len(rows)]] = rows.cpu()
                     advance(name)
                 known[name] = torch.empty(0) if found is None else found
             _compare(model, graph, calling, known)
@@ -91,7 +92,7 @@ def _output(model: nn.Module, name: str, part: Data, call: Call, known: Mapping[
     handle = model.get_submodule(name).register_forward_hook(stop)
     try:
         with _held(model, part.n_id, known):
-            call(model, part)
+            call(model, on_device(part, device_of(model)))
     except _Enough as found:
         return found.args[0][: seeds_of(part)]
     finally:
@@ -102,15 +103,17 @@ def _output(model: nn.Module, name: str, part: Data, call: Call, known: Mapping[
 @contextmanager
 def _held(model: nn.Module, ids: Tensor, known: Mapping[str, Tensor]) -> Iterator[None]:
     """For the length of a block, layers whose output is known give it, for these nodes, instead of computing it."""
+    ids, device = ids.cpu(), device_of(model)
     with ExitStack() as undo:
         for name, rows in known.items():
             layer = model.get_submodule(name)
-            layer.forward = lambda *_, rows=rows, **__: rows[ids]
+            layer.forward = lambda *_, rows=rows, **__: rows[ids].to(device)
             undo.callback(delattr, layer, "forward")
         yield
 
 
 def _seen(model: nn.Module, part: Data, call: Call, known: Mapping[str, Tensor]) -> Seen:
+    part = on_device(part, device_of(model))
     with _held(model, part.n_id, known):
         return Seen(part.n_id, Reader(model, call).checked(one_graph(part)).of_first(seeds_of(part)))
 
@@ -119,7 +122,7 @@ def _on_disk(folder: Path, nodes: int, like: Tensor) -> Tensor:
     """Rows like these for every node, in a file, so that memory holds only what is in use."""
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
         shape = (nodes, *like.shape[1:])
-        return torch.from_numpy(np.memmap(file.name, like.numpy().dtype, "w+", shape=shape))
+        return torch.from_numpy(np.memmap(file.name, like.cpu().numpy().dtype, "w+", shape=shape))
 
 
 def _compare(model: nn.Module, graph: Data | Store, call: Call, known: Mapping[str, Tensor]) -> None:
@@ -127,7 +130,7 @@ def _compare(model: nn.Module, graph: Data | Store, call: Call, known: Mapping[s
     degree = columns_of(graph).start.diff()
     seeds = degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices
     wide = next(iter(exact(graph, hops=len(known) + 2, seeds=seeds)))
-    told = call(model, wide)[: len(seeds)]
+    told = call(model, on_device(wide, device_of(model)))[: len(seeds)]
     found = _seen(model, next(iter(exact(graph, hops=1, seeds=seeds))), call, known).reading.logits
     if (told - found).abs().max() > ROUNDING * told.abs().max():
         raise CallError(

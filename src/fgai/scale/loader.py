@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
 from fgai import ranks
+from fgai.devices import CPU, on_device
 from fgai.errors import SettingError
 from fgai.scale.csc import CSC
 from fgai.scale.sampler import NeighbourSampler
@@ -52,7 +53,8 @@ class Loader(NodeLoader):
     """Batches around `seeds` (ids or a mask; all nodes by default) of a graph, in memory or on disk.
 
     `fanout` says how many edges a node keeps at each hop. Each batch is a `Data` whose first `batch_size` nodes are the
-    seeds, with the ids of its nodes (`n_id`) and edges (`e_id`). Under `torchrun` each rank has its share.
+    seeds, with the ids of its nodes (`n_id`) and edges (`e_id`). Batches come on the CPU; what reads them moves them
+    to its model. Under `torchrun` each rank has its share.
 
     >>> from fgai import datasets
     >>> data = datasets.load("synthetic")
@@ -72,8 +74,9 @@ class Loader(NodeLoader):
         seed: int = 0,
         workers: int = 0,
     ) -> None:
+        graph = on_device(graph, CPU) if isinstance(graph, Data) else graph
         csc = columns_of(graph)
-        nodes = torch.arange(csc.num_nodes) if seeds is None else seeds
+        nodes = torch.arange(csc.num_nodes) if seeds is None else seeds.cpu()
         nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
         self.shares = Shares(len(nodes), batch, shuffle, seed)
         self.graph = graph

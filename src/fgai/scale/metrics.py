@@ -56,9 +56,9 @@ class Streamed(Metric):
 
     def update(self, trial: Trial) -> None:
         """Count a batch."""
-        weight = WEIGHTS[self.name](trial)
+        weight = float(WEIGHTS[self.name](trial))
         if weight > 0:
-            self.total += METRICS[self.name].compute(trial) * weight.double()
+            self.total += METRICS[self.name].compute(trial) * weight
             self.weight += weight
 
     def compute(self) -> Tensor:

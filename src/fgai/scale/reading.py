@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from fgai.acceleration import accelerated
 from fgai.attention import Attention
 from fgai.checks import one_graph
+from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.methods.batches import seeds_of
 from fgai.reading import Call, Reader, Reading, evaluating
@@ -46,7 +47,7 @@ def readings(model: nn.Module, loader: Iterable[Data], *, call: Call | None = No
     """
     read = Reader(model, call)
     with evaluating(model), accelerated(model), torch.no_grad():
-        for batch in loader:
+        for batch in (on_device(batch, device_of(model)) for batch in loader):
             yield Seen(batch.n_id, read.checked(one_graph(batch)).of_first(seeds_of(batch)))
 
 
