@@ -74,7 +74,8 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
 
     Labels [N, 1] and floats that hold whole numbers are taken as integers [N], in a copy; the given graph stays.
 
-    >>> one_graph(Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([[0.0], [1.0]]))).y
+    >>> data = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([[0.0], [1.0]]))
+    >>> one_graph(data, masks=("test_mask",)).y
     tensor([0, 1])
     """
     if isinstance(data, HeteroData):

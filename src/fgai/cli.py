@@ -233,9 +233,7 @@ def convert(
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     array: Annotated[list[str] | None, typer.Option(help="name=file.npy, with a row per node, beside a file.")] = None,
-    nodes: Annotated[
-        int | None, typer.Option(help="How many nodes a file of edges has, if it does not name all.")
-    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes a file of edges has.")] = None,
     split: Annotated[int, typer.Option(help="The seed of a dataset's split.")] = 0,
     backbone: Annotated[str, typer.Option(help="Also write what this one needs of a dataset, as gt does.")] = "",
 ) -> None:

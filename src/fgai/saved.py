@@ -25,6 +25,7 @@ from fgai.versions import versions
 FORMAT = 1
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
 SEEDS = 2**63  # torch takes seeds below
+LARGEST = 1e8  # no training leads to larger weights, and answers would overflow
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,10 @@ def _loaded(folder: Path, remedy: str) -> Saved:
     if _fits(outline, path, remedy) != {*outline.state_dict()}:  # before memory is taken for what the manifest claims
         raise DataError(f"{path} does not hold all weights of {manifest.backbone}; {remedy}")
     model = BACKBONES[manifest.backbone](manifest.features, manifest.classes)
-    return Saved(load_weights(model, path).eval(), raw, manifest.history)
+    load_weights(model, path)
+    if any(float(weight.detach().abs().max()) > LARGEST for weight in model.parameters() if weight.numel()):
+        raise DataError(f"{path} holds weights above {LARGEST:g}, which no training leads to; {remedy}")
+    return Saved(model.eval(), raw, manifest.history)
 
 
 def load_weights(model: nn.Module, path: str | Path) -> nn.Module:

@@ -91,7 +91,7 @@ class Perturbation:
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file."""
         parts = {name: getattr(self, name) for name in ("x", "added", "dropped", "moved")}
-        tensors = {name: part.detach().contiguous() for name, part in parts.items() if part is not None}
+        tensors = {name: part.detach().clone().contiguous() for name, part in parts.items() if part is not None}
         for name in ("plus_weight", "plus_score"):
             tensors |= {f"{name}/{site}": delta.detach().contiguous() for site, delta in getattr(self, name).items()}
         with whole(Path(path)) as half:

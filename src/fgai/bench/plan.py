@@ -71,7 +71,7 @@ class Plan:
         if (path is None and name not in plans()) or (path is not None and not path.exists()):
             raise UnknownNameError(f"no plan is called '{name[:100]}'; there is {', '.join(plans())}, or a .toml file")
         with as_file(path or files("fgai.bench").joinpath("plans", f"{name}.toml")) as source:
-            content = read_toml(source, REMEDY)
+            content = read_toml(source, f"it is not a plan; {REMEDY}")
         plan = record(cls, {"name": path.stem if path else name, **content}, f"{name} is not a plan", REMEDY)
         plan._check()
         return plan

@@ -188,7 +188,8 @@ class Batches:
 def source(data: Data | Iterable[Data] | Batches, *needed: str) -> Source:
     """What to learn from, given a graph (which has what is `needed`), a loader, or loaders.
 
-    >>> graph = Data(x=torch.ones(3, 1), val_mask=torch.ones(3, dtype=torch.bool))
+    >>> edges = torch.tensor([[0], [1]])
+    >>> graph = Data(x=torch.ones(3, 1), edge_index=edges, val_mask=torch.ones(3, dtype=torch.bool))
     >>> next(source(graph).epoch(0))[0].seeds, source([graph]).judged
     (3, False)
     """
