@@ -9,7 +9,7 @@ import fgai
 
 ROOT = Path(fgai.__file__).parent
 ROOMS = [  # from the cellar up; a module may import its own room's package and everything below
-    {"errors", "devices", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks"},
+    {"errors", "adjacency", "devices", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks"},
     {"graph"},
     {"divergence", "topk", "attention", "kernels"},
     {"tap"},

@@ -148,6 +148,11 @@ def train(
             f"{schedule.epochs} epochs, and {'some' if source.judged else 'no `val_mask` of'} validation nodes; give "
             "at least one of each, the best epoch is chosen by them. With a loader: Batches(loader, validation=another)"
         )
+    if half := sorted({str(p.dtype) for p in model.parameters() if p.dtype in (torch.half, torch.bfloat16)}):
+        raise SettingError(
+            f"the model has weights in {', '.join(half)}, in which small steps are lost; train it with model.float(), "
+            "under torch.autocast in `call` if it is to be fast, and convert the result"
+        )
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     run = _Run(model, optimizer, opponents, copy.deepcopy(model.state_dict()), [])
