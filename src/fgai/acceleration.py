@@ -136,7 +136,7 @@ def _sorted_with_loops(
 ) -> Any:
     """`add_self_loops`, then sorted by target and source: most gathers along the edges are then in order."""
     more, attributes = add_self_loops(edge_index, edge_attr, **settings)
-    if attributes is not None:
+    if attributes is not None or more.layout != torch.strided:
         return more, attributes
     if near is not None:
         more = more[:, (more[1] < near[0]) | (more[1] >= near[1])]
@@ -177,7 +177,7 @@ def _remembered(
     """Self-loops are taken out and put in once per graph, not once per pass."""
 
     def remembered(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
-        if edge_attr is not None:
+        if edge_attr is not None or edge_index.layout != torch.strided:
             return change(edge_index, edge_attr, **settings)
         some = {} if (found := near()) is None else {"near": found}
         make = lambda: change(edge_index, **settings, **some)  # noqa: E731
@@ -276,7 +276,7 @@ def _linear(cls: Any, memory: _Memory) -> Callable[..., Tensor]:
 
     def forward(self: Any, x: Tensor) -> Tensor:
         both = parts(x)
-        if x.device.type != "cpu" or x.dim() != 2 or not (x.is_sparse or both):
+        if not _has_kernels(x) or x.dim() != 2 or not (x.is_sparse or both):
             return cls.forward(self, x)
         if both is None:
             return with_bias(self, times(x, self.weight, self.training))
@@ -327,14 +327,20 @@ def _pays(layer: Any, edge_index: Any, inputs: dict[str, Any]) -> bool:
     return (
         isinstance(edge_index, Tensor)
         and edge_index.layout == torch.strided
-        and edge_index.device.type == "cpu"
         and edge_index.size(1) >= PAYS_FROM
+        and all(map(_has_kernels, _ends(inputs)))
         and layer.flow == "source_to_target"
         and not layer.explain
         and type(layer.aggr_module) is SumAggregation
         and inputs.get("edge_attr") is None
         and not any(vars(layer)[hooks] for hooks in LISTENERS)
     )
+
+
+def _has_kernels(x: Tensor) -> bool:
+    """Sparse products are there on the CPU in single and double precision, and not where autocast would change it."""
+    plain = x.device.type == "cpu" and x.dtype in (torch.float, torch.double)
+    return plain and not torch.is_autocast_enabled("cpu")
 
 
 KINDS: tuple[tuple[Any, Callable[..., dict[str, Any]]], ...] = (

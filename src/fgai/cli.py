@@ -25,6 +25,7 @@ from fgai.audit import compare
 from fgai.audit.writers import writer_for
 from fgai.backbones import BACKBONES, build, shape_for
 from fgai.bench.plan import Plan, plans
+from fgai.bench.run import Settings
 from fgai.bench.run import run as run_plan
 from fgai.bench.store import Store as Cells
 from fgai.bench.tables import FORMATS, table_of
@@ -32,6 +33,7 @@ from fgai.certificate import certify as run_certify
 from fgai.certificate.explanation import Norm
 from fgai.certificate.record import kind_of
 from fgai.datasets import DATASETS
+from fgai.devices import device_of_rank, placed, resolve_device
 from fgai.errors import DataError, FGAIError, SettingError
 from fgai.figures import FIGURES, figure
 from fgai.files import ending, try_output
@@ -61,6 +63,7 @@ Folder = Annotated[Path | None, typer.Argument(help="A folder that `fgai train` 
 OwnModel = Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")]
 Weights = Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")]
 Split = Annotated[int, typer.Option(help="The seed of the split that the model was trained on, if it does not say.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
 NORMS = get_args(Norm)
 NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")  # as torch says it
 SHAPE = ("backbone", "features", "classes")  # what a saved model is built from
@@ -106,13 +109,15 @@ def train(
     backbone: Annotated[str, typer.Option(help=f"{', '.join(BACKBONES)}.")] = "gat",
     seed: Seed = 0,
     epochs: Annotated[int, typer.Option(help="The most epochs to train.")] = Vanilla.epochs,
+    device: Device = "",
 ) -> None:
     """Train a backbone on a dataset and save it: weights.safetensors and manifest.json."""
     with _errors_in_words():
         try_output(out, folder=True)  # what cannot be written is said before the training
-        graph = _prepared(backbone, data, seed)
+        place = resolve_device(device)
+        graph = placed(_prepared(backbone, data, seed), place)
         method = Vanilla(epochs=epochs, seed=seed)
-        fit = method.fit(build(backbone, graph, seed=seed), graph)
+        fit = method.fit(build(backbone, graph, seed=seed).to(place), graph)
         shape = {"backbone": backbone, **shape_for(graph)}
         f1 = _save(out, fit, graph, shape, data, {"name": "vanilla", **asdict(method)}, seed)
     typer.echo(f"{backbone} on {data}, seed {seed}: test micro-F1 {f1:.3f}, saved in {out}")
@@ -129,6 +134,7 @@ def fit(
     fanout: Annotated[str, typer.Option(help="Neighbours that a batch keeps at each hop.")] = "10,10",
     ranks: Annotated[int, typer.Option(help="Processes that learn together; a dead one starts again.")] = 1,
     data: Annotated[str, typer.Option("--data", help="Another graph: a dataset, or a folder of `fgai convert`.")] = "",
+    device: Device = "",
 ) -> None:
     """Make a trained model faithful: FGAI, from its weights, saved as a model of the same kind."""
     with _errors_in_words():
@@ -136,21 +142,31 @@ def fit(
         if checkpoint is not None:
             try_output(checkpoint)
         saved.load(folder)  # what is wrong with it is said once, not by every rank
+        resolve_device(device)
         if ranks > 1:
             file = checkpoint or out.with_name(f"{out.name}.run")
-            launch(_fit, folder, out, preset, epochs, file, batch or 1_024, fanout, data, ranks=ranks)
+            launch(_fit, folder, out, preset, epochs, file, batch or 1_024, fanout, data, device, ranks=ranks)
         else:
-            _fit(folder, out, preset, epochs, checkpoint, batch, fanout, data)()
+            _fit(folder, out, preset, epochs, checkpoint, batch, fanout, data, device)()
 
 
 def _fit(
-    folder: Path, out: Path, preset: str, epochs: int, checkpoint: Path | None, batch: int, fanout: str, other: str
+    folder: Path,
+    out: Path,
+    preset: str,
+    epochs: int,
+    checkpoint: Path | None,
+    batch: int,
+    fanout: str,
+    other: str,
+    device: str,
 ) -> Callable[[], None]:
     """What each rank does; what is returned is left to do when the ranks have parted: the first one saves."""
     found = saved.load(folder)
     backbone, seed = found.manifest["backbone"], int(found.manifest.get("seed", 0))
-    data = other or _named(found)
+    data, place = other or _named(found), device_of_rank(resolve_device(device))
     graph = Store(data) if (Path(data) / MANIFEST).exists() else _prepared(backbone, data, seed)
+    found.model.to(place)
     method, hops = FGAI.preset(preset, epochs=epochs, seed=seed), _numbers(fanout)
     if batch or isinstance(graph, Store):
         check = exact(graph, len(hops), seeds=_attribute(graph, "val_mask"))
@@ -158,14 +174,15 @@ def _fit(
             found.model, Batches(Loader(graph, hops, batch=batch or 1_024, seed=seed), check), checkpoint=checkpoint
         )
     else:
-        done = method.fit(found.model, graph, checkpoint=checkpoint)
+        done = method.fit(found.model, placed(graph, place), checkpoint=checkpoint)
     first = rank() == 0
 
     def save() -> None:
         if first:
             shape = {name: found.manifest[name] for name in SHAPE}
             made = {"name": "fgai", "preset": preset, **asdict(method)}
-            f1 = _save(out, done, graph, shape, _origin(graph, data, seed), made, seed)
+            whole = graph if isinstance(graph, Store) else placed(graph, place)
+            f1 = _save(out, done, whole, shape, _origin(graph, data, seed), made, seed)
             was = found.manifest.get("metrics", {}).get("f1")
             before = "" if was is None else f" ({was:.3f} before)"
             typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}{before}, saved in {out}")
@@ -220,8 +237,9 @@ def _test_f1(model: nn.Module, graph: Data | Store, y: Tensor, test: Tensor) -> 
     if not isinstance(graph, Store):
         return micro_f1(by_name(model, graph)[test], y[test])
     right = sum(
-        int(((seen.reading.logits.argmax(-1) == y[seen.nodes]) & test[seen.nodes]).sum())
+        int(((seen.reading.logits.argmax(-1).cpu() == y[nodes]) & test[nodes]).sum())
         for seen in layerwise(model, graph)
+        for nodes in [seen.nodes.cpu()]
     )
     return right / max(int(test.sum()), 1)
 
@@ -268,13 +286,16 @@ def audit(
     seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
+    device: Device = "",
 ) -> None:
     """Can I trust this attention? Attack a saved model, or your own, and report."""
     with _errors_in_words():
         if out is not None:
             writer_for(out)  # what cannot be written is said before the attack
             try_output(out)
+        place = resolve_device(device)
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data, split)
+        net, graph = net.to(place), placed(graph, place)
         attack = Strongest(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
         if out is not None and out.suffix == ".html":
@@ -296,15 +317,18 @@ def certify(
     norm: Annotated[str, typer.Option(help="l1, l2 or linf.")] = "l1",
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
+    device: Device = "",
 ) -> None:
     """What can be proved about this explanation? The four conditions, for every node, in attention space."""
     with _errors_in_words():
         _check_push(norm, radius)
+        place = resolve_device(device)
         if out is not None:
             kind_of(out)  # what cannot be written is said before anything is proved
             try_output(out)
         net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data, split)
-        before = None if vanilla is None else saved.load(vanilla).model
+        net, graph = net.to(place), placed(graph, place)
+        before = None if vanilla is None else saved.load(vanilla).model.to(place)
         measure: Any = norm
         certificate = run_certify(net, graph, before, k, radius, norm=measure)
         if out is not None:
@@ -322,15 +346,22 @@ def bench(
     workers: Annotated[int | None, typer.Option(help="Processes of one thread; one per core by default.")] = None,
     using: Annotated[list[str] | None, typer.Option(help="Modules that register what the plan names.")] = None,
     track: Annotated[str, typer.Option(help="Also send figures to mlflow:FILE or tensorboard:FOLDER.")] = "",
+    device: Device = "",
 ) -> None:
     """Run the cells of a table that are not finished yet; run it again after a crash to go on."""
     with _errors_in_words():
         try_output(out, folder=True)
         torch.set_num_threads(1)
+        settings = Settings(device=str(resolve_device(device)))
         how: dict[str, Any] = {"engine": engine, "workers": workers, "using": using or (), "seeds": seeds}
         told = tracker(track) if track else None
         ran = run_plan(
-            Plan.read(plan), out, only=_asked("--only", only or (), "dataset=cora or seed=0+1"), track=told, **how
+            Plan.read(plan),
+            out,
+            only=_asked("--only", only or (), "dataset=cora or seed=0+1"),
+            track=told,
+            settings=settings,
+            **how,
         )
         failed = [cell for cell in ran if not Cells(out).finished(cell)]
     typer.echo(f"{len(ran)} cells of {plan} ran; fgai table {plan} {out} shows them")
@@ -366,16 +397,19 @@ def write_report(
     radius: Annotated[float, typer.Option(help="How far the certificate lets attention be pushed.")] = 0.001,
     node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood must be in the file.")] = None,
     data: DataName = "",
+    device: Device = "",
 ) -> None:
     """Audit and certify models side by side, and write one HTML file to look at."""
     with _errors_in_words():
         _check_push("l1", radius)
+        place = resolve_device(device)
         ending(out, (".html",), "a report of models side by side")
         try_output(out)
         loaded = [saved.load(folder) for folder in folders]
         graph, about = _shared(loaded, data)
-        found = {_title(one): one for one in loaded}
-        models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
+        graph, found = placed(graph, place), {_title(one): one for one in loaded}
+        models = {name: one.model.to(place) for name, one in found.items()}
+        attack = NodeInjection(nodes=nodes, edges=edges)
         comparison = compare(models, graph, attack, gain=gain, seeds=seeds, watch=node or ())
         proofs = {name: run_certify(model, graph, k=TOP, radius=radius) for name, model in models.items()}
         past = {name: one.history for name, one in found.items()}

@@ -7,6 +7,7 @@ on the CPU and are moved to the model. Random numbers are drawn on the CPU and m
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import torch
@@ -48,6 +49,16 @@ def resolve_device(name: str = "") -> torch.device:
     return device
 
 
+def device_of_rank(device: torch.device) -> torch.device:
+    """The GPU of this process: under `torchrun` each takes its own, unless one is named by its number."""
+    if device.type != "cuda" or device.index is not None or "LOCAL_RANK" not in os.environ:
+        return device
+    number, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if number >= count:
+        raise SettingError(f"there are {count} GPUs for {os.environ['LOCAL_WORLD_SIZE']} ranks; give fewer --ranks")
+    return torch.device("cuda", number)
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Where a model lives: the device of its first parameter or buffer; the CPU where it has none.
 
@@ -64,6 +75,14 @@ def on_device(data: Data, device: torch.device) -> Data:
     if all(value.device == device for value in tensors):
         return data
     return copy.copy(data).to(str(device))
+
+
+def placed(data: Data, device: torch.device) -> Data:
+    """The graph on a device; sparse features are dense there, since only the CPU has our products of sparse rows."""
+    moved = copy.copy(data).to(str(device))
+    if device.type != "cpu" and isinstance(moved.x, Tensor) and moved.x.is_sparse:
+        moved.x = moved.x.to_dense()
+    return moved
 
 
 def to_double(value: Tensor) -> Tensor:

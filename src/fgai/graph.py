@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.adjacency import follow_edges
 from fgai.errors import DataError, MatchError
 
 JOINED = ("x", "edge_index")  # by hand, not padded
@@ -132,7 +133,7 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
         more.num_nodes = old.size(0) + x.size(0)
-    return more
+    return follow_edges(more, data)
 
 
 def add_edges(data: Data, edge_index: Tensor) -> Data:
@@ -155,7 +156,7 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     for name in data.keys():  # noqa: SIM118, not a dict
         if _of_pairs(data, name):
             left[name] = data[name]
-    return left
+    return follow_edges(left, data)
 
 
 def stacked(old: Tensor, x: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ class Catch:
     def note_edges(self, name: str, edge_index: Tensor, flow: str = "source_to_target") -> None:
         """Remembers the edges, source -> target, that a layer is about to attend over."""
         if is_sparse(edge_index):  # sparse adjacencies are stored transposed
-            edge_index = to_edge_index(edge_index)[0].flip(0)
+            edge_index = _entries(edge_index).flip(0)
         self.sites.append(_site(name, len(self.edges[name])))
         self.edges[name].append(edge_index.flip(0) if flow == "target_to_source" else edge_index)
 
@@ -282,6 +282,12 @@ def _same_edges(calls: list[_Call], edges: list[Tensor]) -> bool:
     return len(calls) == len(edges) and all(
         _equal(call.index, edge_index[1]) for call, edge_index in zip(calls, edges, strict=True)
     )
+
+
+def _entries(adjacency: Any) -> Tensor:
+    """The places of the entries; PyG's own function marks a COO tensor in place, which gradients do not survive."""
+    coo = isinstance(adjacency, Tensor) and adjacency.layout == torch.sparse_coo
+    return adjacency._indices() if coo else to_edge_index(adjacency)[0]
 
 
 def _equal(index: Tensor, other: Tensor) -> bool:

@@ -17,13 +17,15 @@ import pytest
 import torch
 from torch_geometric.explain import Explainer
 from torch_geometric.nn.models import GAT
+from typer.testing import CliRunner
 
 import fgai
-from fgai import Reader, certificate, datasets, explainer, sanity, scale
+from fgai import Reader, certificate, datasets, devices, explainer, sanity, saved, scale
 from fgai.adversary import ADVERSARIES, GAINS, AttentionBall, NodeInjection
 from fgai.audit.trial import calm, under
 from fgai.backbones import BACKBONES
 from fgai.certificate import worst_push
+from fgai.cli import app
 from fgai.datasets.split import split_nodes
 from fgai.devices import device_of
 from fgai.methods import METHODS, Batches, training
@@ -374,3 +376,37 @@ def test_a_step_of_fgai_seldom_waits_for_the_device(batch, steps, most):
     found = waits(5, batch)
     found.subtract(waits(1, batch))
     assert found.total() / (4 * steps) <= most, found.most_common(10)
+
+
+def test_the_command_line_takes_a_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("FGAI_DATA", str(tmp_path / "data"))
+    small = ["--nodes", "2", "--edges", "3", "--seeds", "1"]
+    where = {"cpu": tmp_path / "cpu", "cuda": tmp_path / "cuda"}
+    for name, folder in where.items():
+        monkeypatch.setattr(devices, "_present", lambda: ["cpu", "cuda"])
+        commands = [
+            ["train", "--data", "synthetic", "--epochs", "2", "--out", folder / "vanilla"],
+            ["fit", folder / "vanilla", "--epochs", "1", "--out", folder / "fgai"],
+            ["fit", folder / "vanilla", "--epochs", "1", "--batch", "500", "--out", folder / "batches"],
+            ["audit", where["cpu"] / "vanilla", *small, "--steps", "1", "--out", folder / "audit.json"],
+            ["certify", folder / "fgai", "--vanilla", folder / "vanilla", "--out", folder / "certificate.json"],
+        ]
+        with PretendDevice("cuda") if name == "cuda" else nullcontext():
+            for words in commands:
+                done = CliRunner().invoke(app, [str(word) for word in (*words, "--device", name)])
+                assert done.exit_code == 0, (words, done.output, done.exception)
+    one, two = (json.loads((folder / "audit.json").read_text())["clean"] for folder in where.values())
+    assert differences(plain(one), plain(two)) < 1e-5  # float32, and the CPU has products of its own
+
+
+@pytest.mark.parametrize("command", ["train", "fit", "audit", "certify", "report", "bench"])
+@pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_refused_in_a_sentence(command, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("FGAI_DATA", str(tmp_path))
+    model = tmp_path / "model"
+    saved.save(model, BACKBONES["gat"](16, 4), backbone="gat", features=16, classes=4, data="synthetic")
+    words = {"train": ["--data", "synthetic", "--out", tmp_path / "x"], "fit": [model, "--out", tmp_path / "x"]}
+    given = words.get(command, ["table2", "--out", tmp_path / "x"] if command == "bench" else [model])
+    done = CliRunner().invoke(app, [str(word) for word in (command, *given, "--device", name)])
+    assert done.exit_code == 2 and "this machine has" in done.stderr and "cpu" in done.stderr
+    assert not (tmp_path / "x").exists()

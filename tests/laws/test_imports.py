@@ -11,6 +11,7 @@ ROOT = Path(fgai.__file__).parent
 ROOMS = [  # from the cellar up; a module may import its own room's package and everything below
     {
         "errors",
+        "adjacency",
         "devices",
         "registry",
         "seeding",

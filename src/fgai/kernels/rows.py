@@ -187,14 +187,21 @@ def _moves(x: Tensor) -> bool:
 
 
 def _mark(x: Tensor) -> _Mark:
-    return x, x.data_ptr(), version(x)
+    return x, _address(x), version(x)
+
+
+def _address(x: Tensor) -> int:
+    """Where a tensor lies; sparse ones have no storage of their own."""
+    return x.data_ptr() if x.layout == torch.strided else id(x)
 
 
 def _same(mark: _Mark, now: Tensor) -> bool:
     """The tensor of a mark has not changed, and this is it or one with the same values."""
     x, place, then = mark
-    if version(x) != then or x.data_ptr() != place or x.shape != now.shape or x.dtype != now.dtype:
+    if version(x) != then or _address(x) != place or x.shape != now.shape or x.dtype != now.dtype:
         return False
+    if x.layout != torch.strided or now.layout != torch.strided:
+        return now is x
     return (now.data_ptr() == place and now.stride() == x.stride()) or torch.equal(x, now)
 
 

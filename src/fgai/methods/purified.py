@@ -188,6 +188,7 @@ def _likeness(x: Tensor, edges: Tensor) -> Tensor:
 
 
 def _csr(x: Tensor) -> csr_matrix:
+    x = x.float() if x.dtype in (torch.half, torch.bfloat16) else x  # SciPy has no half precision
     if not x.is_sparse:
         return csr_matrix(x.cpu().numpy())
     x = x.coalesce()

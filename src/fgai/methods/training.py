@@ -179,6 +179,11 @@ def train(
             f"{type(model).__name__} has no parameter that can learn: all are frozen, or there is none; call "
             "requires_grad_() on those to train"
         )
+    if half := sorted({str(p.dtype) for p in model.parameters() if p.dtype in (torch.half, torch.bfloat16)}):
+        raise SettingError(
+            f"the model has weights in {', '.join(half)}, in which small steps are lost; train it with model.float(), "
+            "under torch.autocast in `call` if it is to be fast, and convert the result"
+        )
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     run = _Run(model, optimizer, opponents, copy.deepcopy(model.state_dict()), [])
