@@ -16,7 +16,7 @@ from fgai.adversary.projections import PROJECTIONS
 from fgai.attention import Attention
 from fgai.errors import SettingError
 from fgai.graph import sum_by
-from fgai.reading import Reader, still
+from fgai.reading import Reader, frozen_params
 
 
 @ADVERSARIES.register("attention-ball")
@@ -56,7 +56,7 @@ class AttentionBall:
                 place.weight.device
             )
             delta[site] = self._project(0.01 * self.radius * noise, place)
-        with still(read.model):
+        with frozen_params(read.model):
             for number in range(self.steps):
                 for part in delta.values():
                     part.requires_grad_()

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversary import GAINS, AttentionBall
 from fgai.certificate.composition import Composed, composed
 from fgai.certificate.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
@@ -20,7 +19,7 @@ from fgai.certificate.prediction import reach
 from fgai.divergence import tvd
 from fgai.files import ending, whole
 from fgai.metrics import top_overlap
-from fgai.reading import Call, Reader, evaluating, read
+from fgai.reading import Call, Reader, eval_mode, open_reader, read
 
 How = Literal["exact", "bound", "found", "none"]
 RADII = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -187,12 +186,10 @@ def certify(
     >>> certificate.beta2.how, certificate.alpha2.how
     ('exact', 'bound')
     """
-    reader = Reader(model, call)
-    with evaluating(model):
-        earlier = composed(reader, data, radius, norm)
-    with evaluating(model), accelerated(model):
-        with torch.no_grad():
-            now = reader(data).detach()
+    with eval_mode(model):  # on the layers as PyG wrote them, which is what the bound knows
+        earlier = composed(Reader(model, call), data, radius, norm)
+    with open_reader(model, call) as reader:
+        now = reader(data).detach()
         far = reach(reader, data, norm)
         attacked = AttentionBall(radius, norm, steps=steps)(reader, data, GAINS["kl"](now)).detach()
     look = now.explanation

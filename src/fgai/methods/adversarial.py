@@ -13,7 +13,7 @@ from fgai.methods.base import METHODS, Graphs
 from fgai.methods.batches import Part, source
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, Reader, by_name, evaluating
+from fgai.reading import Call, TrainingReader, by_name, eval_mode
 
 
 @METHODS.register("at")
@@ -47,11 +47,11 @@ class AdversarialTraining:
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
         opponents = opposing(self.adversary, graphs, self.fresh)
 
-        def terms(model: nn.Module, part: Part) -> Terms:
-            read, labels, known = Reader(model, calling), need(part.graph, "y"), part.known("train_mask")
+        def terms(read: TrainingReader, part: Part) -> Terms:
+            labels, known = need(part.graph, "y"), part.known("train_mask")
             said = read(part.graph)
             gain = GAINS["cross-entropy"](said.detach().of_first(part.seeds))
-            with evaluating(model):
+            with eval_mode(read.model):
                 attacked = opponents[part.slot].meet(read, part, gain)
             label, hit = (
                 nn.functional.cross_entropy(reading.logits[known], labels[known]) for reading in (said, attacked)

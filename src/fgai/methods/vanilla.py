@@ -11,7 +11,7 @@ from fgai.graph import need
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.batches import Part, source
 from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, by_name
+from fgai.reading import Call, TrainingReader, by_name
 
 
 @METHODS.register("vanilla")
@@ -36,11 +36,10 @@ class Vanilla:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        calling = call or by_name
         schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
-        def terms(model: nn.Module, part: Part) -> Terms:
+        def terms(read: TrainingReader, part: Part) -> Terms:
             known, labels = part.known("train_mask"), need(part.graph, "y")
-            return {"label": nn.functional.cross_entropy(calling(model, part.graph)[known], labels[known])}
+            return {"label": nn.functional.cross_entropy(read.logits(part.graph)[known], labels[known])}
 
-        return train(model, source(data), terms, calling, schedule, self, checkpoint=checkpoint)
+        return train(model, source(data), terms, call or by_name, schedule, self, checkpoint=checkpoint)

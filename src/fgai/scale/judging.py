@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversary import Adversary, NodeInjection
 from fgai.audit import Figure
 from fgai.audit.trial import calm, under
@@ -19,7 +18,7 @@ from fgai.certificate.record import Number
 from fgai.errors import DataError
 from fgai.methods.batches import seeds_of
 from fgai.metrics import Trial
-from fgai.reading import Call, Reader, evaluating
+from fgai.reading import Call, Reader, open_reader
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ def audit_batches(
     from fgai.scale.metrics import WEIGHTS, Streamed
 
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
-    with evaluating(model), accelerated(model):
+    with open_reader(model, call) as read:
         for batch in loader:
-            clean = trial_of(Reader(model, call), batch)
+            clean = trial_of(read, batch)
             trials = [clean, *(under(by, gain, clean, seed) for seed in range(seeds))]
             for row, trial in zip(rows, trials, strict=True):
                 for metric in row.values():
