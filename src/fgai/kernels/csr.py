@@ -64,9 +64,10 @@ class EdgeOrder:
         tensor([1, 0], dtype=torch.int32)
         """
         _silence_beta_warning()
-        for ends, count in zip(edge_index, (num_sources, num_targets), strict=True):
-            if len(ends) and not 0 <= int(ends.min()) <= int(ends.max()) < count:
-                raise DataError(f"edges name the nodes {int(ends.min())} to {int(ends.max())}, and there are {count}")
+        least, most = torch.stack(torch.aminmax(edge_index, dim=1)).tolist() if edge_index.size(1) else ((), ())
+        for low, high, count in zip(least, most, (num_sources, num_targets), strict=False):
+            if low < 0 or high >= count:
+                raise DataError(f"edges name the nodes {low} to {high}, and there are {count}")
         return cls(edge_index[0].contiguous(), edge_index[1].contiguous(), num_sources, num_targets)
 
     @property

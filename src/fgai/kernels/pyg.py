@@ -154,7 +154,7 @@ def _self_loops(kernels: _Kernels, layers_left: int) -> dict[Any, Any]:
 
     def cached(change: Callable[..., Any], layers_left: int = 0) -> Callable[..., Any]:
         def changed(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
-            if edge_attr is not None:
+            if edge_attr is not None or edge_index.layout != torch.strided:
                 return change(edge_index, edge_attr, **settings)
             near = kernels.trim.near(layers_left)
             name = (change, settings.get("num_nodes"), near)
@@ -172,7 +172,7 @@ def _add_self_loops_sorted(
 ) -> Any:
     """`add_self_loops`, then sorted by target and source: most gathers along the edges are then in order."""
     more, attributes = add_self_loops(edge_index, edge_attr, **settings)
-    if attributes is not None:
+    if attributes is not None or more.layout != torch.strided:
         return more, attributes
     more = more if near is None else trim_edges(more, near)
     return more[:, edge_keys(more, int(settings["num_nodes"])).argsort()].contiguous(), None
@@ -239,7 +239,7 @@ def _normalise(layer: Any, score: Tensor, order: Order) -> Tensor:
 
 def _linear_forward(cls: Any, kernels: _Kernels) -> Callable[..., Tensor]:
     def forward(self: Any, x: Tensor) -> Tensor:
-        ours = x.device.type == "cpu" and x.dim() == 2 and (x.is_sparse or split_rows(x) is not None)
+        ours = _has_kernels(x) and x.dim() == 2 and (x.is_sparse or split_rows(x) is not None)
         return kernels.linear(self, x) if ours else cls.forward(self, x)
 
     return forward
@@ -260,18 +260,23 @@ def _sizes(inputs: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _pays(layer: Any, edge_index: Any, inputs: dict[str, Any]) -> bool:
-    """Only a plain sum along plain edges, on a CPU, large enough, with nobody listening in between."""
+    """Only a plain sum along plain edges, large enough, where kernels are, and without hooks in between."""
     return (
         isinstance(edge_index, Tensor)
         and edge_index.layout == torch.strided
-        and edge_index.device.type == "cpu"
         and edge_index.size(1) >= MIN_EDGES
+        and all(map(_has_kernels, _ends(inputs)))
         and layer.flow == "source_to_target"
         and not layer.explain
         and type(layer.aggr_module) is SumAggregation
         and inputs.get("edge_attr") is None
         and not any(vars(layer)[hooks] for hooks in LISTENERS)
     )
+
+
+def _has_kernels(x: Tensor) -> bool:
+    """Torch has sparse products on the CPU in single and double precision; autocast would change the precision."""
+    return x.device.type == "cpu" and x.dtype in (torch.float, torch.double) and not torch.is_autocast_enabled("cpu")
 
 
 KINDS: tuple[tuple[Any, Callable[..., dict[str, Any]]], ...] = (
