@@ -17,7 +17,6 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
-from fgai.acceleration import accelerated
 from fgai.adversary import GAINS, AttentionBall
 from fgai.adversary.gains import soft_topk
 from fgai.audit.run import CERTIFIED
@@ -25,11 +24,12 @@ from fgai.bench.rows import Row, peak_mb, read_rows, write_rows
 from fgai.bench.run import K, certified
 from fgai.certificate import composed, guaranteed_overlap, reach
 from fgai.divergence import tvd
+from fgai.kernels.pyg import accelerated
 from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
 from fgai.plots import certified_curves
 from fgai.progress import progress
-from fgai.reading import Reader, Reading, evaluating
+from fgai.reading import Reader, Reading, eval_mode
 
 OUT, FIGURE, STEPS, RADIUS = Path("results/certificates.json"), Path("docs/certified.png"), 200, 0.05
 FIRST = (0.0001, 0.001, 0.01, 0.05)
@@ -45,7 +45,7 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
     data = backbones.BACKBONES[backbone].prepare(datasets.compact(data))
     model = trained(dataset, backbone, data, models)
     read = Reader(model)
-    with evaluating(model), accelerated(model):
+    with eval_mode(model), accelerated(model):
         with torch.no_grad():
             clean = read(data).detach()
         metrics = certified(look := clean.explanation)
@@ -67,7 +67,7 @@ def trained(dataset: str, backbone: str, data: Data, models: Path | None) -> nn.
 def sure(read: Reader, data: Data) -> dict[str, float | None]:
     """The share of nodes whose class no push of the first layer changes, where there is a bound at all."""
     found: dict[str, float | None] = {}
-    with evaluating(read.model):
+    with eval_mode(read.model):
         for radius in FIRST:
             for bound in composed(read, data, radius).values():
                 if bound is not None:

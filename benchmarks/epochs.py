@@ -20,7 +20,7 @@ from fgai.bench.costs import Cost, write_costs
 from fgai.bench.rows import peak_mb
 from fgai.graph import need
 from fgai.progress import progress
-from fgai.reading import by_name, evaluating
+from fgai.reading import by_name, eval_mode
 
 COMMAND = "python benchmarks/epochs.py"
 EPOCHS = {"amazon-photo": 20, "coauthor-physics": 10}  # as many as an adversary keeps two places for
@@ -40,7 +40,7 @@ def plain(dataset: str, backbone: str) -> float:
         optimizer.zero_grad()
         nn.functional.cross_entropy(by_name(model, data)[known], labels[known]).backward()
         optimizer.step()
-        with evaluating(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             by_name(model, data)
     return (time.process_time() - start) / epochs
 

@@ -26,15 +26,15 @@ from scipy.optimize import nnls
 
 from batch_runs import QUICK, Memory, Pieces, faithful, model_for_all, opened, plain, sampling
 from fgai import FGAI, datasets, ranks, read, saved
-from fgai.acceleration import accelerated
 from fgai.audit.trial import calm, measure, under
 from fgai.bench.attacks import ATTACKS
 from fgai.bench.costs import Cost, read_costs, write_costs
 from fgai.bench.plan import Plan
 from fgai.bench.store import Store as Cells
 from fgai.certificate import certified_radius
+from fgai.kernels.pyg import accelerated
 from fgai.metrics import micro_f1
-from fgai.reading import Reader, evaluating
+from fgai.reading import Reader, eval_mode
 from fgai.scale import Loader, audit_batches, exact, joined, layerwise, write_store
 from fgai.scale.launch import launch
 
@@ -178,7 +178,7 @@ def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-phot
     cell = Plan.read("table2").cells({"dataset": dataset, "backbone": "gat", "method": "fgai", "seed": "0"})[0]
     whole = {row.attack: row.metrics["f1"] for row in Cells("results/cells").rows(cell)}
     costs = []
-    with evaluating(model), accelerated(model):
+    with eval_mode(model), accelerated(model):
         clean = calm(Reader(model), compact)
         for name in ("none", *ATTACKS):
             now = clean if name == "none" else under(ATTACKS[name].adversary, ATTACKS[name].gain, clean, 0)

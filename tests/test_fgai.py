@@ -9,17 +9,17 @@ from torch_geometric.nn import GATConv
 
 from fgai import Reader, backbones, datasets
 from fgai.adversary import AttentionBall, NodeInjection, gains
-from fgai.attention import Attention, Followed, log_weight, nonuniformity
+from fgai.attention import Attention, Followed, log_weight, nonuniformity, sharpened
 from fgai.datasets.split import split_nodes
 from fgai.errors import SettingError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
 from fgai.methods.batches import Part
 from fgai.methods.layernorm import Normalised
-from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin, sharpened
+from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin
 from fgai.methods.opponent import Opponent
 from fgai.metrics import top_overlap
-from fgai.reading import Reading, evaluating
+from fgai.reading import Reading, eval_mode
 
 DRAW = torch.Generator().manual_seed(0)
 
@@ -229,7 +229,7 @@ def test_fgai_holds_where_vanilla_falls():
     f1, moved = {}, {}
     for name, model in (("vanilla", vanilla), ("faithful", faithful)):
         read = Reader(model)
-        with evaluating(model):
+        with eval_mode(model):
             clean = read(data).detach()
             hit = attack(read, data, gains.cross_entropy(clean)).detach()
             f1[name] = float((hit.logits[:300].argmax(1) == data.y).double()[data.test_mask].mean())

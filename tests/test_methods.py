@@ -89,7 +89,7 @@ def test_training_is_the_plain_loop_written_out(community, fit):
     model, (x, edges) = build("gat", community, seed=1), (community.x, community.edge_index)
     adam = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     seen = []
-    with seeded(2), accelerated(model, as_pyg=False):  # which says what PyG says, with other masks
+    with seeded(2), accelerated(model, exact=False):  # which says what PyG says, with other masks
         for _ in range(60):
             adam.zero_grad()
             loss = nn.functional.cross_entropy(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fgai.acceleration import accelerated
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.nn import GATConv, GPSConv, global_mean_pool
 from typer.testing import CliRunner
 
 import fgai
 from fgai import FGAI, AdversarialTraining, AttentionBall, EdgeRewiring, LayerNorm, NodeInjection, Vanilla, datasets
-from fgai.acceleration import accelerated
 from fgai.adversary import ADVERSARIES
 from fgai.adversary.rewiring import _worth
 from fgai.attention import Attention

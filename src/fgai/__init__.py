@@ -1,15 +1,15 @@
 """fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
 
 from fgai import adversary, backbones, datasets, methods, metrics, plots, report, saved, scale
-from fgai.acceleration import accelerated
 from fgai.adversary import AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation, Strongest
 from fgai.attention import Attention
 from fgai.audit import AuditReport, Comparison, audit, compare
 from fgai.certificate import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
+from fgai.kernels.pyg import accelerated
 from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
-from fgai.reading import Reader, Reading, read
+from fgai.reading import Reader, Reading, open_reader, read
 from fgai.tap import AttentionPoint, Tap
 
 __version__ = "0.1.0"
@@ -45,6 +45,7 @@ __all__ = [
     "datasets",
     "methods",
     "metrics",
+    "open_reader",
     "plots",
     "read",
     "report",

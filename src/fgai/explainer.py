@@ -13,7 +13,7 @@ from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
 from fgai.acceleration import accelerated
 from fgai.checks import check_attention, check_graph
-from fgai.reading import Reader, evaluating
+from fgai.reading import Reader, eval_mode
 
 
 class AttentionExplanation(Explanation):
@@ -56,7 +56,7 @@ class AttentionExplainer(ExplainerAlgorithm):
         """The explanation of all nodes; `index` does not change where a node looks."""
         graph = Data(x=x, edge_index=edge_index)
         check_graph(graph)
-        with evaluating(model), accelerated(model), torch.no_grad():  # its answers may well be probabilities
+        with eval_mode(model), accelerated(model), torch.no_grad():  # its answers may well be probabilities
             reading = Reader(model, lambda net, _: net(x, edge_index, **kwargs))(graph)
         check_attention(reading.attention, type(model).__name__)
         attention = reading.explanation if self.site is None else reading.attention[self.site]

@@ -9,8 +9,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adjacency import follow_edges
+from fgai.cache import TensorNotes, version
 from fgai.errors import DataError, MatchError
 
+_PARTS = TensorNotes()  # a tensor -> the rows that `append_rows` made it of
 JOINED = ("x", "edge_index")  # by hand, not padded
 
 
@@ -129,7 +131,7 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
                 more[name] = _padded(value, x.size(0))
             elif data.is_edge_attr(name):
                 more[name] = _padded(value, edge_index.size(1))
-    more.x = stacked(old, x)
+    more.x = append_rows(old, x)
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
         more.num_nodes = old.size(0) + x.size(0)
@@ -159,29 +161,29 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     return follow_edges(left, data)
 
 
-def stacked(old: Tensor, x: Tensor) -> Tensor:
+def append_rows(old: Tensor, x: Tensor) -> Tensor:
     """The rows of `x` below those of `old`; if those are sparse, zeros are stored too, so that gradients reach them.
 
-    >>> stacked(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
+    >>> append_rows(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
     torch.Size([3, 2])
     """
     old = old.coalesce() if old.is_sparse else old
-    both = _sparse_stacked(old, x) if old.is_sparse else torch.cat([old, x])
-    return _known(both, old, x)
+    both = _append_sparse(old, x) if old.is_sparse else torch.cat([old, x])
+    return _noted(both, old, x)
 
 
-def restacked(both: Tensor, x: Tensor) -> Tensor:
-    """What `stacked` put together, with other rows below; the pattern of a sparse one is not made again.
+def replace_rows(both: Tensor, x: Tensor) -> Tensor:
+    """The result of `append_rows` with other rows below; the pattern of a sparse one is not made again.
 
-    >>> restacked(stacked(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
+    >>> replace_rows(append_rows(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
     tensor([1., 1.])
     """
-    found = parts(both)
-    assert found is not None, "only what was stacked can be stacked again"
-    old = found[0]
+    parts = split_rows(both)
+    assert parts is not None, "only rows that were appended can be replaced"
+    old = parts[0]
     if not old.is_sparse:
-        return stacked(old, x)
-    return _known(with_values(both, torch.cat([old.values(), x.flatten()])), old, x)
+        return append_rows(old, x)
+    return _noted(with_values(both, torch.cat([old.values(), x.flatten()])), old, x)
 
 
 def with_values(x: Tensor, values: Tensor) -> Tensor:
@@ -193,27 +195,24 @@ def with_values(x: Tensor, values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
 
 
-def parts(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What `stacked` put together, if it made this very tensor and nothing changed: the rows there were, those below.
+def split_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The operands of `append_rows`, if it made this very tensor and none was changed in place since; else None.
 
-    >>> parts(torch.ones(2, 2)) is None
+    >>> split_rows(torch.ones(2, 2)) is None
     True
     """
-    *both, versions = getattr(x, "_fgai_parts", ((),))
-    return (both[0], both[1]) if both and tuple(map(version, (x, *both))) == versions else None
+    if (noted := _PARTS.get(x)) is None:
+        return None
+    old, below, versions = noted
+    return (old, below) if (version(old), version(below)) == versions else None
 
 
-def version(x: Tensor) -> int:
-    """How often a tensor was changed in place; torch does not count those of its inference mode."""
-    return 0 if x.is_inference() else x._version
-
-
-def _known(both: Tensor, old: Tensor, x: Tensor) -> Tensor:
-    both._fgai_parts = (old, x, tuple(map(version, (both, old, x))))  # pyright: ignore[reportAttributeAccessIssue]
+def _noted(both: Tensor, old: Tensor, x: Tensor) -> Tensor:
+    _PARTS.set(both, (old, x, (version(old), version(x))))
     return both
 
 
-def _sparse_stacked(old: Tensor, x: Tensor) -> Tensor:
+def _append_sparse(old: Tensor, x: Tensor) -> Tensor:
     rows, columns = x.shape
     row = torch.arange(old.size(0), old.size(0) + rows, device=x.device).repeat_interleave(columns)
     column = torch.arange(columns, device=x.device).repeat(rows)

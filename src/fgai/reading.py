@@ -1,21 +1,27 @@
-"""A `Reading` is what a model says and where it looked on one graph. This is the only module that calls a model."""
+"""A `Reading` is what a model says and where it looked on one graph.
+
+`open_reader` is the one way to read a model: nothing above this module knows the tap or the kernels, or switches a
+model to evaluation mode to read it. Training has its own, `training_reader`.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from fgai.acceleration import accelerated
 from fgai.attention import Attention
 from fgai.checks import check_answers, check_attention, check_graph, described, rows_of
 from fgai.errors import CallError, FGAIError
+from fgai.kernels.pyg import accelerated
+from fgai.kernels.trim import Trim
 from fgai.tap import NOTHING, Deltas, Edit, Tap
 
 Graph = Data | HeteroData
@@ -61,7 +67,8 @@ class Reader:
 
     `call` says how the model is called, `call(model, graph) -> logits`. Without it the parameters of `forward` are
     filled by name from the graph (`x`, `edge_index`, `edge_attr`, ...), or the graph itself is given to a
-    parameter called `data` or `graph`. The model's training mode is left as it is.
+    parameter called `data` or `graph`. The model is read as it is, in its own training mode and on its own layers;
+    `open_reader` reads it in evaluation mode, faster.
 
     >>> from torch_geometric.nn import GATConv
     >>> read = Reader(GATConv(3, 2).eval())
@@ -80,7 +87,7 @@ class Reader:
         self, graph: Graph, *, plus_weight: Deltas = NOTHING, plus_score: Deltas = NOTHING, edit: Edit | None = None
     ) -> Reading:
         """Read `graph`, with its attention perturbed by site (shaped like the weights) or replaced by `edit`."""
-        with self._tap.open(plus_weight, plus_score, edit) as caught:
+        with self._around(graph), self._tap.open(plus_weight, plus_score, edit) as caught:
             logits = self.call(self.model, graph)
         if not isinstance(logits, Tensor):
             raise CallError(
@@ -100,6 +107,15 @@ class Reader:
         check_answers(reading.logits, name, rows_owed(graph) if owed else ())
         check_attention(reading.attention, name)
         return reading
+
+    def logits(self, graph: Graph) -> Tensor:
+        """What the model says, without its attention."""
+        with self._around(graph):
+            return self.call(self.model, graph)
+
+    def _around(self, graph: Graph) -> AbstractContextManager[None]:
+        """The block in which a graph is read."""
+        return nullcontext()
 
 
 def rows_owed(graph: Any) -> tuple[int, ...]:
@@ -147,6 +163,78 @@ def _attends_densely(module: nn.Module) -> bool:
     )
 
 
+class _FrozenReader(Reader):
+    def _around(self, graph: Graph) -> AbstractContextManager[None]:
+        return frozen_params(self.model)
+
+
+@contextmanager
+def open_reader(model: nn.Module, call: Call | None = None) -> Iterator[Reader]:
+    """For the length of a block, a reader of `model` in evaluation mode and on the kernels.
+
+    While it reads, no parameter asks for a gradient. So a plain read records none and needs no `torch.no_grad`, and an
+    attack differentiates with respect to what it adds to the graph or to the attention. Afterwards the model is as it
+    was. Copies and pickles made inside the block are of PyG's own classes.
+
+    Args:
+        model: A model with at least one attention layer; a block inside another one of the same model is fine.
+        call: How the model is called, see `Reader`.
+
+    >>> from torch_geometric.nn import GATConv
+    >>> model = GATConv(3, 2)
+    >>> with open_reader(model) as read:
+    ...     reading = read(Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]])))
+    >>> reading.logits.requires_grad, model.training
+    (False, True)
+    """
+    reader = _FrozenReader(model, call)
+    with eval_mode(model), accelerated(model):
+        yield reader
+
+
+class TrainingReader(Reader):
+    """Reads a model that learns; of a model without attention, `logits` only.
+
+    In a batch that says how many nodes each hop has reached (`num_sampled_nodes`), layers skip edges that do not change
+    what is said of the seeds (`fgai.kernels.trim`). On the first batch the seeds' logits with and without are compared;
+    for a model in which nodes exchange information in another way than layer after layer, nothing is skipped.
+    """
+
+    def __init__(self, model: nn.Module, call: Call | None, trim: Trim) -> None:
+        self.model, self.call = model, call or by_name
+        self._trim = trim
+        self._trims: bool | None = None  # unknown before the first batch
+        self.unread = attention_not_read(model)
+
+    @cached_property
+    def _tap(self) -> Tap:  # pyright: ignore[reportIncompatibleVariableOverride], made when attention is first read
+        return Tap(self.model)
+
+    def _around(self, graph: Graph) -> AbstractContextManager[None]:
+        counts = graph.get("num_sampled_nodes") if isinstance(graph, Data) else None
+        if counts is not None and self._trims is None:
+            self._trims = self._same_logits(graph, counts)
+        return self._trim.batch(counts if self._trims else None)
+
+    def _same_logits(self, graph: Graph, counts: Sequence[int]) -> bool:
+        with eval_mode(self.model), torch.no_grad():
+            full = self.call(self.model, graph)[: counts[0]]
+            with self._trim.batch(counts):
+                trimmed = self.call(self.model, graph)[: counts[0]]
+        return bool(((full - trimmed).abs() <= 1e-4 * full.abs().max()).all())
+
+
+@contextmanager
+def training_reader(model: nn.Module, call: Call | None = None) -> Iterator[TrainingReader]:
+    """For the length of a block, a reader of a model that learns: gradients reach its parameters, its mode is its own.
+
+    The kernels are free to sort edges and to draw cheaper dropout masks (`accelerated(model, exact=False)`), and of a
+    sampled batch only the seeds are read: see `TrainingReader`.
+    """
+    with accelerated(model, exact=False) as trim:
+        yield TrainingReader(model, call, trim)
+
+
 def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
     """What `model` says of `graph` and where it looks, in evaluation mode and without gradients.
 
@@ -156,12 +244,12 @@ def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
     tensor([2.])
     """
     check_graph(graph)
-    with evaluating(model), accelerated(model):
-        return Reader(model, call).checked(graph, owed=False)
+    with open_reader(model, call) as reader:
+        return reader.checked(graph, owed=False)
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for the length of a block; every module gets its own mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -173,11 +261,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def still(model: nn.Module) -> Iterator[None]:
+def frozen_params(model: nn.Module) -> Iterator[None]:
     """For the length of a block no parameter asks for a gradient, so that only what an attack moves has one.
 
     >>> layer = nn.Linear(1, 1)
-    >>> with still(layer):
+    >>> with frozen_params(layer):
     ...     layer.weight.requires_grad
     False
     """
@@ -192,12 +280,15 @@ def still(model: nn.Module) -> Iterator[None]:
 
 
 def by_name(model: nn.Module, graph: Graph) -> Tensor:
-    """Call a model with the parameters of its `forward` filled by name from the graph."""
-    if isinstance(_plain(model), nn.DataParallel | nn.parallel.DistributedDataParallel):
+    """Call a model with the parameters of its `forward` filled by name from the graph.
+
+    A module that wraps another and takes its inputs names it as `__wrapped__`, as `functools.wraps` does.
+    """
+    if isinstance(_unwrapped(model), nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise CallError(
             f"{type(model).__name__} wraps a model and hides what it takes; give what it wraps, model.module"
         )
-    parameters = inspect.signature(_plain(model).forward).parameters.values()
+    parameters = inspect.signature(_unwrapped(model).forward).parameters.values()
     first = next(iter(parameters), None)
     if first is not None and (first.name in ("data", "graph") or first.annotation in (Data, HeteroData, "Data")):
         return model(graph)
@@ -216,8 +307,10 @@ def by_name(model: nn.Module, graph: Graph) -> Tensor:
     return model(**given)
 
 
-def _plain(model: nn.Module) -> nn.Module:
-    return getattr(model, "_orig_mod", model)  # torch.compile wraps a model and hides its signature
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module whose signature counts; torch.compile has a name of its own for it."""
+    inner = getattr(model, "__wrapped__", getattr(model, "_orig_mod", None))
+    return model if inner is None else _unwrapped(inner)
 
 
 def _required(parameter: inspect.Parameter) -> bool:

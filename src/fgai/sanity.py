@@ -15,7 +15,7 @@ from fgai.devices import device_of
 from fgai.graph import need
 from fgai.methods.base import Method
 from fgai.metrics import g_tvd, micro_f1, top_overlap
-from fgai.reading import Call, Reader, evaluating, read
+from fgai.reading import Call, open_reader, read
 from fgai.seeding import seeded
 from fgai.topk import quota
 
@@ -36,8 +36,7 @@ def without_attention(model: nn.Module, data: Data, *, call: Call | None = None)
     >>> without_attention(backbones.build("gat", data), data).changed <= 1.0
     True
     """
-    reader = Reader(model, call)
-    with evaluating(model), torch.no_grad():
+    with open_reader(model, call) as reader:
         clean = reader(data)
         flat = reader(data, edit=lambda _, attention: uniform(attention).weight)
     return UniformEffect(g_tvd(clean, flat), 1.0 - micro_f1(flat.probs, clean.probs.argmax(-1)))

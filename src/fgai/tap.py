@@ -1,10 +1,9 @@
-"""The tap stands at the softmax: attention inside a user's own PyG model, read and perturbed.
+"""Reads and perturbs attention inside a user's own PyG model by intercepting PyG's softmax.
 
-Only here is PyG's inside known.
 Every sparse attention layer of PyG normalises its scores with one function, `torch_geometric.utils.softmax`.
 For the length of a `with` block such a layer is a generated subclass of itself whose attention methods call our
 softmax instead: after the softmax, before the attention dropout, before the aggregation. No global is patched, no
-parameter is added, and leaving the block restores the layer's class.
+parameter is added, and leaving the block restores the layer's class (`fgai.patching`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from torch_geometric.utils import is_sparse, softmax, to_edge_index
 from fgai.attention import Attention
 from fgai.errors import TapError
 from fgai.kernels import segmented_softmax
+from fgai.patching import Hook, subclass, swapped_class, with_globals
 
 Deltas = Mapping[str, Tensor]
 Edit = Callable[[str, Attention], Tensor]  # the weights that act instead, given a site and its attention
@@ -142,7 +142,7 @@ class Tap:
             undo.callback(setattr, self, "_catch", None)
             undo.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code would not see the tap
             for name, layer in self.layers.items():
-                undo.enter_context(seen_as(layer, self._listener(name, type(layer))))
+                undo.enter_context(swapped_class(layer, self._listener(name, type(layer))))
                 undo.callback(_watch_edges(name, layer, catch).remove)
             yield catch
 
@@ -161,20 +161,6 @@ class Tap:
             return self._catch.softmax(name, plain, *args, **kwargs)
 
         return listen
-
-
-def layers_that_exchange(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers in which nodes hear of their neighbours, by name; all else treats each node by itself.
-
-    >>> from torch_geometric.nn.models import GAT
-    >>> list(layers_that_exchange(GAT(3, 4, num_layers=2)))
-    ['convs.0', 'convs.1']
-    """
-    found: dict[str, nn.Module] = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, MessagePassing) and not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = layer
-    return found
 
 
 class _Tapped:
@@ -200,43 +186,31 @@ def _calls_softmax(function: Any) -> bool:
 def _listening(cls: type, replaced: Mapping[Any, Any]) -> type:
     """A subclass of `cls` in which each softmax is another, also where a method reaches it by super()."""
     shims = [
-        type(owner.__name__, (owner,), {name: rebound(f, replaced) for name, f in methods.items()})
+        type(owner.__name__, (owner,), {name: with_globals(f, replaced) for name, f in methods.items()})
         for owner, methods in _owners(cls).items()
     ]
     bases = shims if shims[0].__base__ is cls else [cls, *shims]
-    return type(cls.__name__, (*bases, _Tapped), {})
+    return subclass(cls, {}, (*bases, _Tapped))
 
 
-def rebound(function: FunctionType, others: Mapping[Any, Any]) -> FunctionType:
-    """The same code in a scope where some global functions are others."""
-    scope = {
-        name: others.get(value, value) if callable(value) else value for name, value in function.__globals__.items()
-    }
-    clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
-    clone.__kwdefaults__ = function.__kwdefaults__
-    return clone
+@dataclass(frozen=True)
+class _NoteEdges(Hook):
+    """A hook on `propagate`, or on an `AttentionPoint`, that notes the edges."""
 
+    name: str
+    catch: Catch
 
-@contextmanager
-def seen_as(layer: nn.Module, cls: type) -> Iterator[None]:
-    """For the length of a block, a layer is of another class."""
-    plain = type(layer)
-    layer.__class__ = cls
-    try:
-        yield
-    finally:
-        layer.__class__ = plain
+    def __call__(self, layer: Any, inputs: tuple[Any, ...], named: Mapping[str, Any] = MappingProxyType({})) -> None:
+        if isinstance(layer, MessagePassing):
+            self.catch.note_edges(self.name, inputs[0], layer.flow)
+        else:
+            self.catch.note_edges(self.name, named["edge_index"] if "edge_index" in named else inputs[1])
 
 
 def _watch_edges(name: str, layer: nn.Module, catch: Catch) -> RemovableHandle:
     if isinstance(layer, MessagePassing):
-        return layer.register_propagate_forward_pre_hook(
-            lambda layer, inputs: catch.note_edges(name, inputs[0], layer.flow)
-        )
-    return layer.register_forward_pre_hook(
-        lambda _, args, kwargs: catch.note_edges(name, kwargs["edge_index"] if "edge_index" in kwargs else args[1]),
-        with_kwargs=True,
-    )
+        return layer.register_propagate_forward_pre_hook(_NoteEdges(name, catch))
+    return layer.register_forward_pre_hook(_NoteEdges(name, catch), with_kwargs=True)
 
 
 def _site(name: str, call: int) -> str:

@@ -16,7 +16,7 @@ from fgai.adversary.projections import PROJECTIONS
 from fgai.attention import Attention
 from fgai.errors import SettingError
 from fgai.graph import edge_keys, sum_by
-from fgai.reading import Reader, still
+from fgai.reading import Reader, frozen_params
 from fgai.settings import check_choice, check_numbers, check_seed, check_whole
 
 
@@ -63,7 +63,7 @@ class AttentionBall:
                 place.weight.device
             )
             delta[site] = place.project(0.01 * self.radius * noise)
-        with still(read.model):
+        with frozen_params(read.model):
             for number in range(self.steps):
                 for part in delta.values():
                     part.requires_grad_()

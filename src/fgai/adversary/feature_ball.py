@@ -13,7 +13,7 @@ from fgai.adversary.base import ADVERSARIES, Best, Gain, chosen, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation
 from fgai.adversary.projections import PROJECTIONS
 from fgai.graph import need
-from fgai.reading import Reader, still
+from fgai.reading import Reader, frozen_params
 from fgai.settings import check_choice, check_numbers, check_seed, check_whole
 
 
@@ -60,7 +60,7 @@ class FeatureBall:
         delta = project(
             0.01 * self.radius * torch.randn(values.shape, generator=generator, dtype=values.dtype).to(values.device)
         )
-        with still(read.model):
+        with frozen_params(read.model):
             for _ in range(self.steps):
                 delta.requires_grad_()
                 value = gain(Perturbation(moved=delta).read(read, graph))

@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 from fgai.adversary.base import ADVERSARIES, Best, Gain, chosen, slopes_of
 from fgai.adversary.perturbation import Attacked, Perturbation, undirected
 from fgai.errors import SettingError
-from fgai.graph import add_nodes, need, restacked
-from fgai.reading import Reader, still
+from fgai.graph import add_nodes, need, replace_rows
+from fgai.reading import Reader, frozen_params
 from fgai.settings import SEEDS, check_box, check_positive, check_seed, check_whole
 
 
@@ -46,7 +46,7 @@ class Place:
     def graph(self, x: Tensor) -> Data:
         """The graph in which the injected nodes have these features."""
         now = copy.copy(self.wide)
-        now.x = restacked(need(self.wide, "x"), x)
+        now.x = replace_rows(need(self.wide, "x"), x)
         return now
 
     def change(self, x: Tensor) -> Perturbation:
@@ -125,7 +125,7 @@ class NodeInjection:
 
     def climb(self, read: Reader, place: Place, x: Tensor, gain: Gain, seen: Seen = lambda x, value: None) -> Tensor:
         """The features after `steps` steps up the gain; `seen` hears of each point passed and what it gained."""
-        with still(read.model):
+        with frozen_params(read.model):
             for _ in range(self.steps):
                 x.requires_grad_()
                 value = gain(read(place.graph(x)))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversary import ADVERSARIES, Adversary, NodeInjection
 from fgai.audit.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.audit.record import AuditReport, Curves, Figure, Moved
@@ -23,7 +22,7 @@ from fgai.metrics import METRICS, Trial, f_slope_of, random_attention, shift, to
 from fgai.metrics.deletion import SHARES
 from fgai.metrics.stability import TOP
 from fgai.progress import progress
-from fgai.reading import Call, Reader, Reading, evaluating
+from fgai.reading import Call, Reading, open_reader
 from fgai.sanity import cascading_randomisation, without_attention
 from fgai.settings import check_whole
 from fgai.versions import versions
@@ -63,8 +62,7 @@ def audit(
     check_whole(1, seeds=seeds)
     if strangers := [node for node in watch if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"watch names {strangers}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
-    read = Reader(model, call)
-    with evaluating(model), accelerated(model), progress("audit", seeds + 1) as advance:
+    with open_reader(model, call) as read, progress("audit", seeds + 1) as advance:
         clean = calm(read, data)
         before, floor = measure(clean), _floor(model, clean, call)
         advance("clean")

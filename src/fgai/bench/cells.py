@@ -9,14 +9,13 @@ from typing import Any
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.audit.run import describe
 from fgai.audit.trial import calm, measure, under
 from fgai.bench.attacks import ATTACKS, Attack
 from fgai.bench.rows import Row, peak_mb
 from fgai.files import finite
 from fgai.metrics import Trial
-from fgai.reading import Call, Reader, evaluating
+from fgai.reading import Call, open_reader
 
 
 def row_per_attack(
@@ -33,8 +32,8 @@ def row_per_attack(
 ) -> Iterator[Row]:
     """One row for the clean graph (`none`), then one per attack, seeded like the model."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
-    with evaluating(model), accelerated(model, as_pyg=False):
-        clean = calm(Reader(model, call), data)
+    with open_reader(model, call) as read:
+        clean = calm(read, data)
         yield Row(**_figures(clean), peak_mb=peak_mb(), **about)
         for name, attack in attacks.items():
             start = time.perf_counter()

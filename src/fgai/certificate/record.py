@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversary import GAINS, AttentionBall
 from fgai.certificate.composition import Composed, composed
 from fgai.certificate.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
@@ -22,7 +21,7 @@ from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.files import ending, whole
 from fgai.metrics import top_overlap
-from fgai.reading import Call, Reader, evaluating, read
+from fgai.reading import Call, Reader, eval_mode, open_reader, read
 from fgai.settings import check_top
 
 How = Literal["exact", "bound", "found", "none"]
@@ -195,13 +194,13 @@ def certify(
     """
     check_top(k)
     ball = AttentionBall(radius, norm, steps=steps)  # it checks its settings
-    data, reader = one_graph(data, edges=False), Reader(model, call)
-    with evaluating(model), accelerated(model):
+    data = one_graph(data, edges=False)
+    with open_reader(model, call) as reader:
         now = reader.checked(data)
         far = reach(reader, data, norm)
         attacked = ball(reader, data, GAINS["kl"](now)).detach()
-    with evaluating(model):
-        earlier = composed(reader, data, radius, norm)
+    with eval_mode(model):  # on the layers as PyG wrote them, which is what the bound knows
+        earlier = composed(Reader(model, call), data, radius, norm)
     check_answers(attacked.logits, type(model).__name__, on="the graph under attack")
     look = now.explanation.double()
     moved = to_double(tvd(now.probs, attacked.probs))

@@ -14,7 +14,7 @@ from fgai.methods.base import METHODS, Graphs
 from fgai.methods.batches import Part, source
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, Reader, by_name, evaluating
+from fgai.reading import Call, TrainingReader, by_name, eval_mode
 from fgai.settings import check_positive, check_whole
 
 
@@ -58,11 +58,11 @@ class AdversarialTraining:
         calling, graphs = call or by_name, source(data, "y", "train_mask")
         opponents = opposing(self.adversary, graphs, self.fresh)
 
-        def terms(model: nn.Module, part: Part) -> Terms:
-            read, labels, known = Reader(model, calling), need(part.graph, "y"), part.known("train_mask")
+        def terms(read: TrainingReader, part: Part) -> Terms:
+            labels, known = need(part.graph, "y"), part.known("train_mask")
             said = read(part.graph)
             gain = GAINS["cross-entropy"](said.detach().of_first(part.seeds))
-            with evaluating(model):
+            with eval_mode(read.model):
                 attacked = opponents[part.slot].meet(read, part, gain)
             label, hit = (
                 nn.functional.cross_entropy(two_columns(reading)[known], labels[known]) for reading in (said, attacked)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +18,7 @@ from fgai.checks import check_finite, check_labels, one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import need
-from fgai.reading import Call, Reading, evaluating
+from fgai.reading import Call, Reading, eval_mode
 
 MASKS = ("train_mask", "val_mask")  # those that a method learns from and is judged by
 
@@ -56,47 +55,6 @@ class Part:
                 f"such as seeds=data.{mask}"
             )
         return nodes
-
-
-class AtHand:
-    """The batch at hand: layers leave out what no seed of it hears of, and forget it when the next one comes.
-
-    On the first batch the seeds' answers with and without are compared; for a model whose nodes hear of each other in
-    another way than layer after layer nothing is left out.
-    """
-
-    def __init__(self) -> None:
-        self.forgetting: list[Callable[[], None]] = []  # what to call when another graph comes
-        self._hops: Sequence[int] | None = None
-        self._fits: bool | None = None
-        self._last: Data | None = None
-
-    def __call__(self) -> Sequence[int] | None:
-        """How many nodes each hop of the batch has reached."""
-        return self._hops
-
-    @contextmanager
-    def on(self, part: Part, model: nn.Module, call: Call) -> Iterator[None]:
-        """For the length of a block the batch is this one."""
-        if self._last is not part.graph:
-            self._last = part.graph
-            for forget in self.forgetting:
-                forget()
-        counts = part.graph.get("num_sampled_nodes")
-        try:
-            if counts is not None and self._fits is None:
-                self._fits = self._same(part, model, call, counts)
-            self._hops = counts if self._fits else None
-            yield
-        finally:
-            self._hops = None
-
-    def _same(self, part: Part, model: nn.Module, call: Call, counts: Sequence[int]) -> bool:
-        with evaluating(model), torch.no_grad():
-            told = call(model, part.graph)[: part.seeds]
-            self._hops = counts
-            found = call(model, part.graph)[: part.seeds]
-        return bool(((told - found).abs() <= 1e-4 * told.abs().max()).all())
 
 
 class Source(Protocol):
@@ -211,7 +169,7 @@ def validate(model: nn.Module, parts: Iterable[Part], call: Call) -> tuple[float
     right, lost, count = 0, 0.0, 0
     for part in (part.on(device_of(model)) for part in parts):
         mask, y = need(part.graph, "val_mask")[: part.seeds], need(part.graph, "y")[: part.seeds]
-        with evaluating(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             logits = two_columns(Reading(call(model, part.graph), {}))[: part.seeds][mask]
         check_labels(y[mask], logits.size(1))
         here = int(mask.sum())

@@ -15,7 +15,7 @@ from fgai.adversary.gains import two_columns
 from fgai.checks import check_answers, check_finite, check_labels
 from fgai.errors import CallError, NotFiniteError
 from fgai.methods.batches import MASKS, Part
-from fgai.reading import Call, Reading, evaluating, in_words, rows_owed
+from fgai.reading import Call, Reading, eval_mode, in_words, rows_owed
 
 REMEDY = "lower the learning rate, scale the features, or give the terms smaller weights"
 
@@ -41,7 +41,7 @@ class Door:
 
     def _columns(self, model: nn.Module, part: Part) -> int:
         """How many classes the model answers for."""
-        with evaluating(model), torch.no_grad(), in_words(model, part.graph):
+        with eval_mode(model), torch.no_grad(), in_words(model, part.graph):
             logits = self._call(model, part.graph)
         if not isinstance(logits, Tensor):
             raise CallError(f"{type(model).__name__} returned {type(logits).__name__}; pick the logits with call=...")

@@ -10,18 +10,17 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
-from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversary import Adversary, AttentionBall, Gain, NodeInjection, gains
-from fgai.attention import Attention, Followed
+from fgai.attention import Attention, Followed, sharpened
+from fgai.cache import TensorCache
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.batches import AtHand, Part, source
-from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin, sharpened
+from fgai.methods.batches import Part, source
+from fgai.methods.objective import DIVERGENCES, Distance, lost_lead, lost_margin
 from fgai.methods.opponent import opposing
 from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, Reader, Reading, by_name, evaluating
+from fgai.reading import Call, Reader, Reading, TrainingReader, by_name, eval_mode, training_reader
 from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
 
 ATTACKED = ("prediction", "explanation")  # the terms that have an adversary
@@ -118,11 +117,10 @@ class FGAI:
         seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}
         against: Any = self.adversary
         opponents = {name: opposing(replace(against, seed=seeds[name]), graphs, self.fresh) for name in names}
-        tasks = _Tasks(self, Reader(vanilla, calling))
 
-        def terms(model: nn.Module, part: Part) -> Terms:
-            read, task = Reader(model, calling), tasks.of(part)
-            with evaluating(model):
+        def terms(read: TrainingReader, part: Part) -> Terms:
+            task = tasks.of(part)
+            with eval_mode(read.model):
                 clean = read(part.graph).of_first(part.seeds)
                 still = clean.detach()
                 leading = [names[part.step % len(names)]] if self.turns and names else names
@@ -133,10 +131,9 @@ class FGAI:
             return parts
 
         every = [opponent for some in opponents.values() for opponent in some]
-        how: Any = {"opponents": every, "checkpoint": checkpoint, "at_hand": (at_hand := AtHand())}
-        with evaluating(vanilla), accelerated(vanilla, as_pyg=False, hops=at_hand) as forget:
-            at_hand.forgetting.append(forget)
-            return train(model, graphs, terms, calling, self.schedule, self, **how)
+        with eval_mode(vanilla), training_reader(vanilla, calling) as read_vanilla:
+            tasks = _Tasks(self, read_vanilla)
+            return train(model, graphs, terms, calling, self.schedule, self, opponents=every, checkpoint=checkpoint)
 
 
 class _Tasks:
@@ -144,15 +141,16 @@ class _Tasks:
 
     def __init__(self, method: FGAI, vanilla: Reader) -> None:
         self._method, self._read = method, vanilla
-        self._last: tuple[Data, _Task] | None = None
+        self._cache = TensorCache(size=1)
 
     def of(self, part: Part) -> _Task:
-        if self._last is None or self._last[0] is not part.graph:
-            with torch.no_grad():
-                vanilla = self._read(part.graph).detach().of_first(part.seeds)
-            goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
-            self._last = (part.graph, _Task(self._method, vanilla, goal))
-        return self._last[1]
+        tensors = [value for value in part.graph.to_dict().values() if isinstance(value, torch.Tensor)]
+        return self._cache.get("task", tensors, lambda: self._task(part))
+
+    def _task(self, part: Part) -> _Task:
+        vanilla = self._read(part.graph).detach().of_first(part.seeds)
+        goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
+        return _Task(self._method, vanilla, goal)
 
     def _sites(self, vanilla: Reading) -> tuple[str, ...]:
         asked = self._method.sites or tuple(vanilla.attention)[-1:]

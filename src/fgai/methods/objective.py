@@ -23,7 +23,6 @@ from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd
 from fgai.errors import SettingError
 from fgai.graph import degree, max_by, sum_by
-from fgai.kernels import EdgeOrder, segmented_softmax
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.topk import top, topk_loss
@@ -88,21 +87,6 @@ class Distance:
         if self.kind == "top-k":
             return topk_loss(before.weight, new, before.target, nodes, self.k).mean()
         return topk_loss(before.weight, new, torch.zeros_like(before.target), 1, self.k).mean()
-
-
-def sharpened(attention: Attention, power: float) -> Attention:
-    """The attention whose scores are `power` times as large: the same order of neighbours, with wider margins.
-
-    >>> w = torch.tensor([[0.6], [0.4]])
-    >>> a = Attention(w, torch.tensor([[0, 1], [0, 0]]), 1, w.log())
-    >>> sharpened(a, 2.0).weight.flatten()
-    tensor([0.6923, 0.3077])
-    """
-    assert attention.score is not None, "attention that was read has scores"
-    sources = int(attention.source.max()) + 1 if attention.edge_index.size(1) else 0
-    order = EdgeOrder.of(attention.edge_index, sources, attention.num_targets)
-    score = power * attention.score
-    return replace(attention, score=score, weight=segmented_softmax(score, order))
 
 
 def lost_lead(clean: Attention, attacked: Attention, followed: Followed, k: int | float, gap: float) -> Tensor:

@@ -51,6 +51,7 @@ class Opponent:
         check_whole(1, fresh=fresh)
         self._adversary: Any = adversary
         self._fresh = fresh
+        # Not a cache: which graph it met last decides where the next round starts. A restored run forgets it.
         self._met: tuple[Data, Place] | None = None
         self._rounds, self._x = 0, torch.empty(0)
 

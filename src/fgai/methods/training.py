@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,21 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from fgai import ranks
-from fgai.acceleration import accelerated
 from fgai.devices import device_of, random_state, restore_random_state
 from fgai.errors import DataError, SettingError
 from fgai.methods import checkpoint as disk
-from fgai.methods.batches import AtHand, Part, Source
+from fgai.methods.batches import Part, Source
 from fgai.methods.door import Door, check_terms, check_weights, fingerprint
 from fgai.methods.opponent import Opponent
 from fgai.progress import progress
-from fgai.reading import Call
+from fgai.reading import Call, TrainingReader, training_reader
 from fgai.records import record
 from fgai.seeding import seeded
 from fgai.settings import check_numbers, check_seed, check_whole
 
 Terms = Mapping[str, Tensor]
-TermsOf = Callable[[nn.Module, Part], Terms]
+TermsOf = Callable[[TrainingReader, Part], Terms]
 
 
 @dataclass(frozen=True)
@@ -161,13 +161,12 @@ def train(
     *,
     opponents: Sequence[Opponent] = (),
     checkpoint: str | Path | None = None,
-    at_hand: AtHand | None = None,
 ) -> Fit:
-    """Minimise the sum of `terms(model, part)` over a copy of `model`, a step for each list of parts of the source.
+    """Minimise the sum of `terms(read, part)` over a copy of `model`, a step for each list of parts of the source.
 
-    With `checkpoint` the run is written to that file every ten epochs (every epoch of batches), and one that is found
-    there is gone on with; the result is that of a run that was not interrupted. A finished run takes the file away.
-    Several ranks average their gradients.
+    `read` reads that copy. With `checkpoint` the run is written to that file every ten epochs (every epoch of batches),
+    and one that is found there is gone on with; the result is that of a run that was not interrupted. A finished run
+    takes the file away. Several ranks average their gradients.
     """
     if schedule.keep == "best" and not source.judged:
         raise DataError(
@@ -196,17 +195,15 @@ def train(
         **asdict(schedule),
         **(fingerprint(source.graphs, model) if path else {}),
     }
-    at_hand = at_hand or AtHand()
-    faster = accelerated(model, as_pyg=False, hops=at_hand)
-    with seeded(schedule.seed), faster as forget, progress(title, schedule.epochs) as advance:
-        at_hand.forgetting.append(forget)
-        told = _told(terms, at_hand, call)
+    reader, bar, door = training_reader(model, call), progress(title, schedule.epochs), Door(call)
+    with seeded(schedule.seed), reader as read, bar as advance:
+        told = partial(_checked_terms, terms, door, read)
         if path and path.exists():
             run.restore(path, settings)
             for epoch in run.history:
                 advance(epoch.said)
         for number in range(len(run.history), schedule.epochs):
-            _epoch(run, number, told, schedule, source, call)
+            _epoch(run, read, number, told, schedule, source)
             advance(run.history[-1].said)
             if schedule.keep == "best" and number - run.chosen >= schedule.patience:
                 break
@@ -219,23 +216,19 @@ def train(
     return Fit(model.eval(), run.history[run.chosen], tuple(run.history))
 
 
-def _told(terms: TermsOf, at_hand: AtHand, call: Call) -> TermsOf:
-    """The same terms, with what they rest on checked and layers told which batch they are in."""
-    door = Door(call)
-
-    def found(model: nn.Module, part: Part) -> Terms:
-        door.check(model, part)
-        with at_hand.on(part, model, call):
-            return terms(model, part)
-
-    return found
+def _checked_terms(terms: TermsOf, door: Door, read: TrainingReader, part: Part) -> Terms:
+    """The terms of a part, once what they rest on is checked."""
+    door.check(read.model, part)
+    return terms(read, part)
 
 
 def _due(number: int, source: Source) -> bool:
     return number % source.every == source.every - 1
 
 
-def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: Source, call: Call) -> None:
+def _epoch(
+    run: _Run, read: TrainingReader, number: int, terms: Callable[[Part], Terms], schedule: Schedule, source: Source
+) -> None:
     for group in run.optimizer.param_groups:
         group["lr"] = schedule.rate(number)
     run.model.train()
@@ -244,7 +237,7 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
     f1, loss = run.history[-1].val_f1 if run.history else None, 0.0
     due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # the last is kept anyhow
     if due and source.judged:
-        f1, loss = source.validate(run.model, call)
+        f1, loss = source.validate(run.model, read.call)
     run.history.append(Epoch(number, means, f1))
     if schedule.keep == "last":
         run.kept, run.chosen = run.model.state_dict(), number
@@ -252,12 +245,12 @@ def _epoch(run: _Run, number: int, terms: TermsOf, schedule: Schedule, source: S
         run.best, run.kept, run.chosen = (f1, -loss), copy.deepcopy(run.model.state_dict()), number
 
 
-def _step(run: _Run, terms: TermsOf, parts: Sequence[Part]) -> list[Terms]:
+def _step(run: _Run, terms: Callable[[Part], Terms], parts: Sequence[Part]) -> list[Terms]:
     """One step down the mean loss of the parts of all ranks; what this rank's were, term by term."""
     run.optimizer.zero_grad()
     told = []
     for part in (part.on(device_of(run.model)) for part in parts):
-        found = terms(run.model, part)
+        found = terms(part)
         (torch.stack(list(found.values())).sum() / len(parts)).backward()
         told.append({name: value.detach() for name, value in found.items()})
     ranks.average_gradients(run.model.parameters())

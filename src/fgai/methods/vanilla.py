@@ -12,7 +12,7 @@ from fgai.graph import need
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.batches import Part, source
 from fgai.methods.training import Fit, Schedule, Terms, train
-from fgai.reading import Call, Reading, by_name
+from fgai.reading import Call, Reading, TrainingReader, by_name
 
 
 @METHODS.register("vanilla")
@@ -45,11 +45,11 @@ class Vanilla:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        calling = call or by_name
 
-        def terms(model: nn.Module, part: Part) -> Terms:
+        def terms(read: TrainingReader, part: Part) -> Terms:
             known, labels = part.known("train_mask"), need(part.graph, "y")
-            logits = two_columns(Reading(calling(model, part.graph), {}))
+            logits = two_columns(Reading(read.logits(part.graph), {}))
             return {"label": nn.functional.cross_entropy(logits[known], labels[known])}
 
-        return train(model, source(data, "y", "train_mask"), terms, calling, self.schedule, self, checkpoint=checkpoint)
+        graphs = source(data, "y", "train_mask")
+        return train(model, graphs, terms, call or by_name, self.schedule, self, checkpoint=checkpoint)

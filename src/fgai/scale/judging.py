@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversary import Adversary, NodeInjection
 from fgai.audit import Figure
 from fgai.audit.trial import calm, under
@@ -20,7 +19,7 @@ from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.methods.batches import seeds_of
 from fgai.metrics import Trial
-from fgai.reading import Call, Reader, evaluating
+from fgai.reading import Call, Reader, open_reader
 from fgai.settings import check_whole
 
 
@@ -61,9 +60,9 @@ def audit_batches(
 
     check_whole(1, seeds=seeds)
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
-    with evaluating(model), accelerated(model):
+    with open_reader(model, call) as read:
         for batch in (on_device(batch, device_of(model)) for batch in loader):
-            clean = trial_of(Reader(model, call), batch)
+            clean = trial_of(read, batch)
             trials = [clean, *(under(by, gain, clean, seed) for seed in range(seeds))]
             for row, trial in zip(rows, trials, strict=True):
                 for metric in row.values():

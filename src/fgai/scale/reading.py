@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.attention import Attention
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.methods.batches import seeds_of
-from fgai.reading import Call, Reader, Reading, evaluating
+from fgai.reading import Call, Reading, open_reader
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ def readings(model: nn.Module, loader: Iterable[Data], *, call: Call | None = No
     >>> sum(len(seen.nodes) for seen in readings(backbones.build("gat", data), exact(data, hops=2)))
     1000
     """
-    read = Reader(model, call)
-    with evaluating(model), accelerated(model), torch.no_grad():
+    with open_reader(model, call) as read:
         for batch in (on_device(batch, device_of(model)) for batch in loader):
             yield Seen(batch.n_id, read.checked(one_graph(batch)).of_first(seeds_of(batch)))
 
