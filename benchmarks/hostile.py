@@ -50,7 +50,8 @@ def main() -> int:
             if given.what in ("", group, trial.name):
                 wrong += interrupted(trial, given.scale, group)
     if given.what in ("", "pages"):
-        wrong += told("report pages in Chromium", *look(round(36 * given.scale)), command("pages"))
+        counts, findings = look(max(3, round(36 * given.scale)))
+        wrong += told("report pages in Chromium", counts, findings, command("pages"))
     print(f"{wrong} cases ended badly")
     return int(wrong > 0)
 
@@ -79,7 +80,8 @@ def told(what: str, counts: Counter[str], findings: list[Any], how: str) -> int:
     from campaign import BAD, row  # pyright: ignore[reportMissingImports]
 
     print(f"{what}: {', '.join(f'{number} {name}' for name, number in counts.items())}", flush=True)
-    for finding in findings[:20]:
+    alike = {(finding.outcome, finding.said.partition(":")[0]): finding for finding in reversed(findings)}
+    for finding in alike.values():  # one of each kind
         print(f"    {finding.outcome}, seed {finding.seed}: {finding.said}")
     kept = {old["what"]: old for old in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     kept[what] = row(what, counts, how)
