@@ -22,11 +22,11 @@ from verdicts import unsound_audit, unsound_certificate, unsound_fit
 import fgai
 from fgai import backbones, datasets, methods, report, sanity, scale
 from fgai.adversary import ADVERSARIES, GAINS, NodeInjection, Perturbation
-from fgai.attention import Attention
+from fgai.audit.trial import calm
 from fgai.backbones import BACKBONES
 from fgai.datasets import DATASETS
 from fgai.methods import METHODS, Batches
-from fgai.metrics import METRICS, Trial
+from fgai.metrics import METRICS
 
 ATTACK = NodeInjection(1, 2, steps=1)
 COUNTS = tuple(v for v in INTEGERS if isinstance(v, int))
@@ -139,30 +139,11 @@ def _attack(kind):
     return make
 
 
-def attention(rng):
-    """Attention by hand: of a few edges, which may be twice there, or not finite."""
-    edges = graph().edge_index[:, : rng.choice((0, 1, 20, 48))]
-    weight = torch.rand(edges.size(1), rng.choice((1, 2)))
-    for _ in range(rng.choice((0, 0, 1))):
-        weight = rng.choice(
-            (weight * float("nan"), weight * 0, weight[:, :0], weight - 2, weight.half(), weight.long())
-        )
-    if edges.numel() and rng.random() < 0.2:
-        edges = rng.choice((edges.clone().fill_(-1), edges.clone().fill_(99), edges.float(), edges[:1], edges[:, :-1]))
-    return Attention(weight, edges, rng.choice((16, 16, 16, 3, 0, -1)))
-
-
 def _metric(name):
     def make(rng):
         net, data = either(rng)
-        y = rng.choice((data.get("y") if hasattr(data, "get") else None, graph().y))
-        judged = rng.choice((torch.ones(16, dtype=torch.bool), torch.zeros(16, dtype=torch.bool), graph().test_mask))
-
-        def use():
-            clean, now = fgai.read(net, data), fgai.read(net, graph())
-            return METRICS[name].compute(Trial(fgai.Reader(net), data, clean, now, y, judged))
-
-        return use
+        net.eval()
+        return lambda: METRICS[name].compute(calm(fgai.Reader(net), data))
 
     return make
 
