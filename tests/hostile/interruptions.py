@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from fgai.scale import Store, launch
 
 FAST = Settings(("injection-20x20",), epochs=2)
 LONGEST = 120.0  # seconds, after which a command hangs
-PAGE = 4_096
+PAGE, ROOMY = 4_096, 2**20
 PLAN = """title = "A table"
 backbones = ["gat"]
 methods = ["vanilla"]
@@ -162,11 +162,14 @@ def stop(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def forked(words: list[str], folder: Path) -> tuple[int | None, str]:
+def forked(
+    words: list[str], folder: Path, meanwhile: Callable[[int], Any] = lambda child: None
+) -> tuple[int | None, str]:
     """Run a command to its end: its exit code, None if it hangs, and what it said."""
     talk = Path(tempfile.mkdtemp(prefix="hostile-talk"))
     try:
         child = begin(words, talk)
+        meanwhile(child)
         code = ended(child, LONGEST)
         if code is None:
             stop(child)
@@ -282,12 +285,24 @@ def small_disk(size: int) -> Iterator[Path]:
             subprocess.run(["umount", "-l", name], check=True)
 
 
+def _fill(child: int, folder: Path, later: float, pages: int) -> None:
+    """After a while all of the disk but a few pages is taken by someone else."""
+    until = time.monotonic() + later
+    while time.monotonic() < until and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        time.sleep(0.002)
+    with suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
+        while filler.write(bytes(PAGE)) == PAGE:
+            continue
+    os.truncate(folder / "filler", max(0, (folder / "filler").stat().st_size - pages * PAGE))
+
+
 def fill_once(action: Action, rng: random.Random) -> tuple[str, str]:
-    """A run on a disk that is too small ends in a sentence, and leaves nothing that opens but is not whole."""
-    whole, _, size = undisturbed(action)
+    """A run on a disk that is too small, or that fills up meanwhile, ends in a sentence, and leaves nothing half."""
+    whole, took, size = undisturbed(action)
     pages = rng.randrange(1, max(2, int(size / PAGE * 1.1) + 2))
-    with small_disk(pages * PAGE) as folder:
-        code, said = forked(action.words(folder), folder)
+    later = rng.random() * took if rng.random() < 0.6 else None
+    with small_disk(pages * PAGE if later is None else ROOMY + 2 * size) as folder:
+        code, said = forked(action.words(folder), folder, lambda child: later and _fill(child, folder, later, pages))
         if code is None:
             return "hung", said[-200:]
         if "Traceback" in said or code < 0:
