@@ -100,7 +100,8 @@ def _explain(rng):
 def _said(net, data):
     """What a model answers, if PyG's own explainer can go on with that."""
     try:
-        return net(data.x, data.edge_index)[:, :1].float()
+        logits = net(data.x, data.edge_index)
+        return logits.argmax(-1) if logits.dim() == 2 and logits.numel() else None
     except Exception:
         return None
 

@@ -1,17 +1,22 @@
 """A minute of the campaign, and that the campaign notices what it is there to notice."""
 
+import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from browser import driver, look
 from calls import untried
-from campaign import Target, run
+from campaign import BAD, Target, run, run_case
+from interruptions import DISK, KILL
 from targets import TARGETS, share
 
 from fgai.errors import DataError
 
+ROOT = Path(__file__).parents[2]
+INTERRUPTED = [trial.name for trial in (*KILL, *DISK)]
 UNITS = 40  # of a minute in all; `python benchmarks/hostile.py` runs thousands
 
 
@@ -91,8 +96,6 @@ def test_a_worker_that_cannot_be_interrupted_is_killed(monkeypatch):
 def test_a_case_is_the_same_when_it_runs_again(tmp_path):
     seen = []
     target = Target("trial", lambda rng, folder: seen.append(rng.random()) or list)
-    from campaign import run_case
-
     assert run_case(target, 7) == run_case(target, 7) == ("worked", "") and seen[0] == seen[1]
     run_case(target, 8)
     assert seen[2] != seen[0]
@@ -104,3 +107,13 @@ def test_hostile_pages_do_nothing_in_a_browser():
         pytest.skip("no browser here; install Debian's chromium and chromium-driver")
     counts, findings = look(3, browser)
     assert not findings and counts.total() == 3
+
+
+def test_the_campaign_that_is_shown_is_whole_and_ended_well():
+    rows = {row["what"]: row for row in json.loads((ROOT / "results" / "hostile.json").read_text())}
+    assert {*TARGETS} <= {*rows}
+    assert sum(rows[name]["tried"] for name in TARGETS) >= 100_000
+    assert {name: rows[name]["tried"] for name in INTERRUPTED} == {
+        name: max(30, rows[name]["tried"]) for name in INTERRUPTED
+    }
+    assert {name: row for name, row in rows.items() if any(row[kind] for kind in BAD)} == {}
