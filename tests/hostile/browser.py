@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from campaign import ROOM, Finding
+from campaign import ROOM, Finding, lasting
 from mutations import mutated_json
 from readers import shelf
 from selenium import webdriver
@@ -47,7 +47,7 @@ def driver():
         return None
     options = webdriver.ChromeOptions()
     options.binary_location = programs[0]
-    for flag in (*FLAGS, f"--user-data-dir={tempfile.mkdtemp(prefix='hostile-browser')}"):
+    for flag in (*FLAGS, f"--user-data-dir={lasting('browser')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     made = webdriver.Chrome(options, webdriver.ChromeService(programs[1]))

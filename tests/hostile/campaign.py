@@ -71,6 +71,15 @@ class Finding:
     said: str
 
 
+KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def lasting(name: str) -> Path:
+    """A folder that is there until this process ends."""
+    KEPT.append(tempfile.TemporaryDirectory(prefix=f"hostile-{name}", dir=ROOM, ignore_cleanup_errors=True))
+    return Path(KEPT[-1].name)
+
+
 class TookTooLongError(BaseException):
     """Raised inside a case by the timer; no handler of `Exception` takes it."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from campaign import Finding
+from campaign import Finding, lasting
 
 from fgai import cli, saved
 from fgai.bench.rows import read_rows
@@ -71,7 +71,7 @@ def _cells(path: Path) -> list[Any]:
 @cache
 def start() -> Path:
     """A trained model, and a plan, that the commands begin from."""
-    home = Path(tempfile.mkdtemp(prefix="hostile-start"))
+    home = lasting("start")
     (home / "plan.toml").write_text(PLAN)
     code, said = forked(["train", "--data", "synthetic", "--out", str(home / "model"), "--epochs", "3"], home)
     assert code == 0, said

@@ -4,14 +4,12 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse
 import torch
-from campaign import ROOM, Target
+from campaign import Target, lasting
 from inputs import graph, model
 from mutations import mutated_file
 from verdicts import unsound_audit, unsound_fit, unsound_perturbation, unsound_weights
@@ -37,7 +35,7 @@ CELL = Cell("tiny", "gat", "vanilla", 0)
 @cache
 def shelf():
     """A folder with one whole file, or folder, for every reader."""
-    home = Path(tempfile.mkdtemp(prefix="hostile-shelf", dir=ROOM))
+    home = lasting("shelf")
     data = graph()
     about = {"data": "synthetic", "method": {"name": "vanilla"}, "seed": 0, "metrics": {"f1": 0.5}, "history": []}
     saved.save(home / "model", model(), backbone="gat", features=5, classes=3, **about)
@@ -274,7 +272,7 @@ def _cache_case(rng, folder):
 
 @cache
 def _loaded():
-    place = Path(tempfile.mkdtemp(prefix="hostile-cache", dir=ROOM))
+    place = lasting("cache")
     shutil.copytree(shelf() / "raw", place, dirs_exist_ok=True)
     _dataset(place, place / "ran")
     return place
