@@ -10,6 +10,7 @@ import torch
 from fgai import FGAI, NodeInjection, datasets, ranks
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
+from fgai.errors import DataError
 from fgai.methods import Batches
 from fgai.scale import Loader, audit_batches, exact
 
@@ -55,3 +56,8 @@ def audit_here(folder):
     """Each rank audits its share; all say the same."""
     found = audit_batches(build("gat", DATA), exact(DATA, 2, batch=64), ATTACK)
     (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(dict(found.clean)))
+
+
+def refuse():
+    """What a rank says when its disk is full."""
+    raise DataError("the disk is full; make room")

@@ -30,7 +30,7 @@ class TensorCache:
     >>> cache, x = TensorCache(), torch.ones(2)
     >>> cache.get("sum", [x], lambda: x.sum()) is cache.get("sum", [x], lambda: x.sum())
     True
-    >>> _ = x.add_(1)
+    >>> x += 1
     >>> cache.get("sum", [x], lambda: x.sum())
     tensor(4.)
     >>> del x

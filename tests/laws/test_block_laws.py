@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 import fgai.kernels.pyg
 from fgai import FGAI, NodeInjection, Tap, Vanilla, accelerated, backbones, datasets, open_reader
@@ -40,7 +39,6 @@ BLOCKS = {
     "open_reader": open_reader,
     "training_reader": training_reader,
 }
-LAYERS = (GATConv, GATv2Conv, TransformerConv)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ Near = tuple[int, int]  # targets below the first number matter, and those from 
 def trim_edges(edge_index: Tensor, near: Near) -> Tensor:
     """The edges to targets that matter.
 
+    >>> import torch
     >>> trim_edges(torch.tensor([[1, 2, 0], [0, 1, 3]]), near=(1, 3))
     tensor([[1, 0],
             [0, 3]])

@@ -5,6 +5,7 @@ On several machines the same function runs under `torchrun --nnodes ...`; this i
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,6 +20,7 @@ from fgai.errors import RankError, SettingError
 
 RESTARTS = 3  # of all ranks, when one dies
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # each start has its own: in a shared one, dead ranks' addresses stay
+LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")  # stacks of every death
 PATIENCE = timedelta(minutes=2)  # a rank that waits longer takes the others for dead, and all start again
 
 
@@ -40,11 +42,15 @@ def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int =
         start_method="spawn",
     )
     os.environ.setdefault(OWN_STORE, "1")
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         elastic_launch(config, _together)(function, *args)
     except ChildFailedError as error:
         number, first = error.get_first_failure()
-        raise RankError(f"rank {number} died {restarts + 1} times, last of: {first.message}") from error
+        why: Any = first.message  # a record of the error and its stack, if it was an error
+        why = why["message"] if isinstance(why, dict) else why
+        raise RankError(f"rank {number} died {restarts + 1} times, last of: {why}") from error
 
 
 def _together(function: Callable[..., Any], *args: Any) -> None:
