@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fgai.acceleration import accelerated
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.nn import GATConv, GPSConv, global_mean_pool
 from typer.testing import CliRunner
@@ -28,6 +27,7 @@ from fgai.cli import app
 from fgai.divergence import tvd
 from fgai.errors import CallError, DataError, NotFiniteError, SettingError
 from fgai.graph import add_nodes
+from fgai.kernels.pyg import accelerated
 from fgai.methods import METHODS
 from fgai.methods.training import Schedule
 from fgai.metrics import g_jsd, micro_f1, released_g_jsd, roc_auc, top_overlap
@@ -310,7 +310,7 @@ def test_the_released_metric_depends_neither_on_the_order_of_the_edges_nor_on_ac
     graph = datasets.load("synthetic")
     read, adversary = Reader(trained_on(graph).eval()), NodeInjection(5, 10, steps=1)
     values = []
-    for faster in (nullcontext, accelerated, lambda model: accelerated(model, as_pyg=False)):
+    for faster in (nullcontext, accelerated, lambda model: accelerated(model, exact=False)):
         with faster(read.model):
             clean = calm(read, graph)
             attacked = under(adversary, "kl", clean, 0)
@@ -766,10 +766,10 @@ def test_in_a_batch_the_edges_of_every_injected_node_are_heard():
     more = add_nodes(batch, torch.full((1, 8), 3.0), torch.cat([links, links.flip(0)], dim=1))
 
     def answers(hops):
-        with accelerated(model, as_pyg=False, hops=hops), torch.no_grad():
+        with accelerated(model, exact=False) as trim, trim.batch(hops), torch.no_grad():
             return model[1](model[0](more.x, more.edge_index).relu(), more.edge_index)[: batch.batch_size]
 
-    assert torch.allclose(answers(lambda: counts), answers(lambda: None), atol=1e-5)
+    assert torch.allclose(answers(counts), answers(None), atol=1e-5)
 
 
 def test_the_anchor_decides_what_answers_under_attack_are_compared_with():

@@ -11,9 +11,8 @@ from torch_geometric.data import Data
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
-from fgai.acceleration import accelerated
 from fgai.checks import check_attention, check_graph
-from fgai.reading import Reader, eval_mode
+from fgai.reading import open_reader
 
 
 class AttentionExplanation(Explanation):
@@ -56,8 +55,9 @@ class AttentionExplainer(ExplainerAlgorithm):
         """The explanation of all nodes; `index` does not change where a node looks."""
         graph = Data(x=x, edge_index=edge_index)
         check_graph(graph)
-        with eval_mode(model), accelerated(model), torch.no_grad():  # its answers may well be probabilities
-            reading = Reader(model, lambda net, _: net(x, edge_index, **kwargs))(graph)
+        call = lambda net, _: net(x, edge_index, **kwargs)  # noqa: E731
+        with open_reader(model, call) as read, torch.no_grad():
+            reading = read(graph)  # its answers may well be probabilities
         check_attention(reading.attention, type(model).__name__)
         attention = reading.explanation if self.site is None else reading.attention[self.site]
         mask = attention.mean().on(edge_index, absent=0.0)[:, 0]
