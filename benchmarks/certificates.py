@@ -17,7 +17,6 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
-from fgai.acceleration import accelerated
 from fgai.adversaries import GAINS, AttentionBall
 from fgai.adversaries.gains import soft_topk
 from fgai.auditing.audit import CERTIFIED
@@ -25,6 +24,7 @@ from fgai.bench.results import Row, peak_mb, read_rows, write_rows
 from fgai.bench.run import K, certified
 from fgai.certificates import guaranteed_overlap, interval_bounds, prediction_bound
 from fgai.divergence import tvd
+from fgai.kernels.pyg import accelerated
 from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
 from fgai.plots import certified_curves

@@ -69,7 +69,7 @@ def way(dataset: str, backbone: str, how: str) -> tuple[float, float]:
             module.dropout = nn.functional.dropout  # pyright: ignore[reportAttributeAccessIssue]
     given = datasets.compact(data) if how == "compact" else data
     del data
-    block = {"plain": nullcontext(), "block": accelerated(model), "compact": accelerated(model, as_pyg=False)}[how]
+    block = {"plain": nullcontext(), "block": accelerated(model), "compact": accelerated(model, exact=False)}[how]
     with block:
         seconds = best(step(model, given, names), 3 if dataset == "coauthor-physics" and how != "compact" else ROUNDS)
     return seconds, peak_mb()
@@ -147,7 +147,7 @@ def growth() -> list[Cost]:
     for layer in LAYERS:
         for edges in (10**5, 10**6, 10**7):
             conv, run = layer_step(layer, 1, 8, edges)
-            with accelerated(conv, as_pyg=False):
+            with accelerated(conv, exact=False):
                 nanoseconds = round(1e9 * best(run, 2) / edges, 1)
             command = "python benchmarks/kernels.py --growth"
             costs.append(

@@ -7,6 +7,7 @@ A place is marked `<!-- figures: name -->` ... `<!-- end -->`.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import defaultdict
@@ -204,6 +205,19 @@ def scale_plan() -> str:
     return grid(head, body)
 
 
+OUTCOMES = ("tried", "refused", "worked", "raw", "crashed", "hung", "memory", "silent")
+
+
+def survived() -> str:
+    """What the hostile campaign tried and what came of it, with the sum over mutated files and calls."""
+    path = ROOT / "results/hostile.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    rows.sort(key=lambda row: (row["command"], row["what"]))
+    body = [[row["what"], *(f"{row[name]:,}" for name in OUTCOMES), f"`{row['command']}`"] for row in rows]
+    total = [f"{sum(row[name] for row in rows):,}" for name in OUTCOMES]
+    return grid(["what", *OUTCOMES, "command"], [["**in all**", *total, ""], *body])
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     "audit": audit,
     "certificates": certificates,
@@ -221,6 +235,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     ),
     "growth": lambda: costs("scale.json", "python benchmarks/scale.py"),
     "scale-plan": scale_plan,
+    "survived": survived,
 }
 
 

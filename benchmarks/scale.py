@@ -27,13 +27,13 @@ from scipy.optimize import nnls
 from batch_runs import QUICK, Memory, Pieces, faithful, model_for_all, opened, plain, sampling
 from fgai import FGAI, datasets, read, saved
 from fgai import distributed as ranks
-from fgai.acceleration import accelerated
 from fgai.bench.cells import ATTACKS
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore as Cells
 from fgai.bench.results import Cost, read_costs, write_costs
 from fgai.certificates import certified_radius
 from fgai.distributed import launch
+from fgai.kernels.pyg import accelerated
 from fgai.large import Loader, audit_batches, concat, full_neighbour_loader, layerwise, write_store
 from fgai.metrics import micro_f1
 from fgai.metrics.base import measure

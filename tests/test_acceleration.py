@@ -8,7 +8,8 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 
-import fgai.acceleration
+import fgai.kernels.pyg
+import fgai.kernels.subset
 from fgai import Reader, accelerated, backbones, datasets, read
 from fgai.graph import add_nodes, append_rows
 from fgai.reading import frozen_params
@@ -17,15 +18,15 @@ from fgai.seeding import seeded
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch):
-    monkeypatch.setattr(fgai.acceleration, "PAYS_FROM", 0)
+    monkeypatch.setattr(fgai.kernels.pyg, "MIN_EDGES", 0)
 
 
 @pytest.fixture(name="counted")
 def _counted(monkeypatch):
     """How often the kernel ran."""
     calls = []
-    plain = fgai.acceleration.aggregate
-    monkeypatch.setattr(fgai.acceleration, "aggregate", lambda *args: calls.append(1) or plain(*args))
+    plain = fgai.kernels.subset.aggregate
+    monkeypatch.setattr(fgai.kernels.subset, "aggregate", lambda *args: calls.append(1) or plain(*args))
     return calls
 
 
@@ -207,7 +208,7 @@ def test_a_users_own_loop_has_the_same_loss_curve(layer, counted):
 def test_other_masks_are_drawn_from_torchs_generator(counted):
     data = datasets.load("synthetic")
     model = Mine(GATConv, data.num_features, 4)
-    with accelerated(model, as_pyg=False):
+    with accelerated(model, exact=False):
         runs = []
         for seed in (0, 0, 1):
             with seeded(seed):
@@ -237,8 +238,8 @@ def test_rows_below_get_gradients_and_the_rows_above_are_not_multiplied_again(ki
     layer, old = nn.Linear(4, 3), X if kind == "dense" else X.to_sparse().coalesce()
     new = torch.randn(2, 4, requires_grad=True)
     calls = []
-    plain = fgai.acceleration.product
-    monkeypatch.setattr(fgai.acceleration, "product", lambda *args: calls.append(1) or plain(*args))
+    plain = fgai.kernels.pyg.sparse_linear
+    monkeypatch.setattr(fgai.kernels.pyg, "sparse_linear", lambda *args: calls.append(1) or plain(*args))
     expected = nn.functional.linear(torch.cat([X, new]), layer.weight, layer.bias)
     (slope,) = torch.autograd.grad(expected.square().sum(), new)
     layer.requires_grad_(False)
@@ -269,7 +270,7 @@ def test_another_order_of_the_edges_says_the_same(name):
     data.x, data.pe = data.x.double(), data.pe.double()
     read = Reader(model)
     plain = read(data)
-    with accelerated(model, as_pyg=False):
+    with accelerated(model, exact=False):
         fast = read(data)
     torch.testing.assert_close(fast.logits, plain.logits, rtol=0, atol=1e-10)
     for site, attention in plain.attention.items():
@@ -287,9 +288,9 @@ def test_while_an_injection_climbs_only_what_it_reaches_is_made_again(name, kind
     if kind == "sparse":
         data.x = data.x.to_sparse().coalesce()
     links = torch.tensor([[100, 101, 101, 3, 7], [3, 7, 8, 100, 101]])
-    read, edges, plain = Reader(model), [], fgai.acceleration.aggregate
+    read, edges, plain = Reader(model), [], fgai.kernels.subset.aggregate
     spy = lambda weight, value, order: edges.append(len(weight)) or plain(weight, value, order)  # noqa: E731
-    monkeypatch.setattr(fgai.acceleration, "aggregate", spy)
+    monkeypatch.setattr(fgai.kernels.subset, "aggregate", spy)
 
     def look(x, **nudged):
         x = x.clone().requires_grad_()

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch_geometric.nn import GATConv
 
-from fgai import FGAI, AdversarialTraining, NodeInjection, Vanilla, accelerated, datasets, read
+from fgai import FGAI, AdversarialTraining, NodeInjection, Vanilla, datasets, read
 from fgai.adversaries import gains
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
 from fgai.large import Loader, full_neighbour_loader
 from fgai.methods import Batches
-from fgai.reading import Reader, call_by_signature
-from fgai.training.data import AtHand, Batch, FullGraph
+from fgai.reading import Reader, call_by_signature, training_reader
+from fgai.training.data import Batch, FullGraph
 from fgai.training.warm_start import WarmStart
 
 SMALL = NodeInjection(nodes=2, edges=5, steps=1)
@@ -136,15 +136,15 @@ class Mixed(torch.nn.Module):
 @pytest.mark.parametrize(("model", "fits"), [(MODEL, True), (build("gatv2", DATA), True), (Mixed(), False)])
 def test_what_no_seed_hears_of_is_left_out_and_the_seeds_say_the_same(model, fits):
     batch = next(iter(Loader(DATA, (5, 5), batch=20)))
-    part, at_hand, model = Batch(batch, 20), AtHand(), copy.deepcopy(model).eval()
+    model = copy.deepcopy(model).eval()
     place = NodeInjection(nodes=2, edges=5).place(batch)
     attacked = place.graph(torch.ones(2, 16))
     with torch.no_grad():
         told = [Reader(model)(graph).head(20) for graph in (batch, attacked)]
-        with accelerated(model, as_pyg=False, hops=at_hand), at_hand.weights_at(part, model, call_by_signature):
-            assert (at_hand() is not None) == fits
-            found = [Reader(model)(graph) for graph in (batch, attacked)]
-    assert at_hand() is None
+        with training_reader(model) as trimmed:
+            found = [trimmed(graph) for graph in (batch, attacked)]
+            logits = trimmed.logits(batch)
+    assert torch.equal(logits, found[0].logits)
     for one, two in zip(told, found, strict=True):
         torch.testing.assert_close(one.logits, two.logits[:20], atol=1e-5, rtol=0)
         look = one.explanation

@@ -100,6 +100,7 @@ def graph_of(sizes, seed):
 
 def kept(attention, push, k, node):
     at = (attention.target == node).nonzero().flatten()
+    at = at[attention.source[at].argsort()]  # V_k breaks ties by source, whatever the order of the edges
     before, after = attention.weight[at, 0].numpy(), (attention.weight[at, 0] + push[at]).numpy()
     size = min(k, len(at))
     return len(best(before, size) & best(after, size)) / size

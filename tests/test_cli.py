@@ -282,3 +282,53 @@ def test_two_ranks_make_a_model_faithful_from_disk(run, model, tmp_path):
     assert saved.load(tmp_path / "faithful").manifest["method"]["epochs"] == 1
     missing = run("fit", tmp_path / "nothing", *words)
     assert missing.exit_code == 2 and "no saved model" in missing.stderr
+
+
+def test_an_output_that_cannot_be_written_is_said_before_anything_is_computed(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+
+    def worked(*_, **__):
+        raise AssertionError("the work began")
+
+    for name in ("_prepared", "_graph", "run_plan", "figure"):
+        monkeypatch.setattr(f"fgai.cli.{name}", worked)
+    monkeypatch.setattr(saved, "load", worked)
+    inside = tmp_path / "file" / "x"
+    for words in (
+        ("train", "--data", "synthetic", "--out", tmp_path / "file"),
+        ("train", "--data", "synthetic", "--out", inside),
+        ("fit", tmp_path, "--out", tmp_path / "file"),
+        ("fit", tmp_path, "--out", tmp_path / "new", "--checkpoint", tmp_path),
+        ("convert", "synthetic", "--out", inside),
+        ("audit", tmp_path, "--out", f"{inside}.json"),
+        ("certify", tmp_path, "--out", f"{inside}.json"),
+        ("report", tmp_path, "--out", f"{inside}.html"),
+        ("bench", "table2", "--out", tmp_path / "file"),
+        ("figure", "certified", "--out", f"{inside}.svg"),
+    ):
+        answer = run(*words)
+        assert answer.exit_code == 2 and "cannot be written" in answer.stderr, words
+        assert "Traceback" not in answer.stderr and answer.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "not enough memory"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+            "not enough memory",
+        ),
+        (PermissionError(13, "Permission denied", "/x"), "Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_memory_and_no_room_end_in_a_sentence(run, tmp_path, monkeypatch, error, said):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("fgai.cli._prepared", fail)
+    answer = run("train", "--data", "synthetic", "--out", tmp_path / "m")
+    assert answer.exit_code == 2 and said in answer.stderr
+    assert "Traceback" not in answer.stderr

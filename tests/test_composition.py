@@ -110,8 +110,13 @@ def test_the_ends_of_a_softmax_are_those_of_its_corners(scores):
 
 
 def test_scores_too_wide_to_exponentiate_promise_nothing():
+    bounds = softmax_bounds(Interval(torch.zeros(2, 1), torch.full((2, 1), 1e4)), torch.zeros(2, dtype=torch.long), 1)
+    assert bounds.low.tolist() == [[0.0], [0.0]] and bounds.high.tolist() == [[1.0], [1.0]]
+
+
+def test_the_weight_of_an_edge_that_is_alone_is_one_whatever_its_score():
     bounds = softmax_bounds(Interval(torch.zeros(1, 1), torch.full((1, 1), 1e4)), torch.zeros(1, dtype=torch.long), 1)
-    assert float(bounds.low) == 0.0 and float(bounds.high) == 1.0
+    assert float(bounds.low) == float(bounds.high) == 1.0
 
 
 class Skipping(Chain):

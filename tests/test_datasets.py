@@ -286,3 +286,45 @@ def test_a_number_of_edges_that_cannot_be_is_refused(edges):
 def test_other_settings_that_cannot_be_are_refused(setting):
     with pytest.raises(SettingError):
         synthetic(nodes=20, edges=30, **setting)
+
+
+@pytest.mark.parametrize("name", ["cora", "amazon-photo"])
+def test_the_cache_holds_what_pyg_reads_bit_by_bit(name, shelf, tmp_path):
+    source = DATASETS[name]
+    folder = shelve(shelf, tmp_path / "pyg", f"{source.folder}/{source.part}/raw").parents[1]
+    theirs = source.reader(str(folder), source.part)[0]
+    for _ in range(2):  # read, then found in the cache
+        ours = load(name, root=tmp_path / "ours")
+        assert fingerprint(ours) == fingerprint(theirs)
+        for part in ("x", "edge_index", "y"):
+            assert ours[part].dtype == theirs[part].dtype and torch.equal(ours[part], theirs[part])
+
+
+def test_nothing_that_lies_in_the_cache_is_unpickled(shelf, tmp_path):
+    load("cora", root=tmp_path)
+    home = tmp_path / "Planetoid" / "Cora"
+    (home / "graph.safetensors").unlink()
+    (home / "processed").mkdir()
+    for name in ("data.pt", "pre_transform.pt", "pre_filter.pt"):
+        (home / "processed" / name).write_bytes(pickle.dumps(Burglar(str(tmp_path / f"ran {name}"))))
+    assert load("cora", root=tmp_path).num_nodes == 2_708
+    assert not list(tmp_path.glob("ran *"))
+    assert sorted(path.name for path in home.iterdir()) == ["graph.safetensors", "processed", "raw"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "swapped", "garbage", "other raw files"])
+def test_a_broken_cache_is_made_again(shelf, tmp_path, damage):
+    whole = fingerprint(load("cora", root=tmp_path))
+    path = tmp_path / "Planetoid" / "Cora" / "graph.safetensors"
+    content = path.read_bytes()
+    damaged = {
+        "cut": content[:-1_000],
+        "changed": content.replace(b'"format', b'"tamrof', 1),
+        "swapped": content.replace(b'"x"', b'"z"', 1),
+        "garbage": b"\x00" * 100,
+        "other raw files": content.replace(b"ind.cora.x", b"ind.cora.q", 1),
+    }[damage]
+    assert damaged != content
+    path.write_bytes(damaged)
+    assert fingerprint(load("cora", root=tmp_path)) == whole
+    assert path.read_bytes() == content

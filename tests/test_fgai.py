@@ -9,13 +9,13 @@ from torch_geometric.nn import GATConv
 
 from fgai import Reader, backbones, datasets
 from fgai.adversaries import AttentionBall, NodeInjection, gains
-from fgai.attention import Attention, EdgeLookup, log_weight, nonuniformity
+from fgai.attention import Attention, EdgeLookup, log_weight, nonuniformity, sharpened
 from fgai.datasets.split import split_nodes
-from fgai.errors import SettingError, UnknownNameError
+from fgai.errors import SettingError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
 from fgai.methods.layernorm import Normalised
-from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, sharpened
+from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
 from fgai.metrics import top_overlap
 from fgai.reading import Reading, eval_mode
 from fgai.training.data import Batch
@@ -179,7 +179,7 @@ def test_settings_that_are_not_there_are_refused(vanilla):
         FGAI(sites=("conv9",)).fit(model, data)
     with pytest.raises(SettingError, match="similarity metric"):
         FGAI(similarity_metric="l7").fit(model, data)
-    with pytest.raises(UnknownNameError, match="divergence"):
+    with pytest.raises(SettingError, match="divergence"):
         FGAI(divergence="l7").fit(model, data)
 
 

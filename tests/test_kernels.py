@@ -10,13 +10,13 @@ from fgai.kernels import (
     EdgeOrder,
     aggregate,
     dot_scores,
-    product,
+    fast_dropout,
+    gat_scores,
+    gatv2_scores,
+    ops,
     segmented_softmax,
-    summed_scores,
-    thinned,
-    weighed_scores,
+    sparse_linear,
 )
-from fgai.kernels import scores as scores_module
 
 
 @st.composite
@@ -82,7 +82,7 @@ def test_summed_scores_equal_gathered_ones(problem):
     edge_index, _, target, source = problem
     order = EdgeOrder.of(edge_index, len(source), len(target))
     t, s = target[..., 0], source[..., 0]
-    same(summed_scores(s, t, 0.2, order), leaky_relu(s[edge_index[0]] + t[edge_index[1]], 0.2), source, target)
+    same(gat_scores(s, t, 0.2, order), leaky_relu(s[edge_index[0]] + t[edge_index[1]], 0.2), source, target)
 
 
 @pytest.mark.parametrize("at_once", [2, 100])
@@ -92,8 +92,8 @@ def test_weighed_scores_equal_gathered_ones(at_once, problem):
     att = torch.linspace(-1, 1, target[0].numel(), dtype=torch.double).view_as(target[0]).requires_grad_()
     order = EdgeOrder.of(edge_index, len(source), len(target))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scores_module, "AT_ONCE", at_once)
-        found = weighed_scores(source, target, att, 0.2, order)
+        patch.setattr(ops, "CHUNK", at_once)
+        found = gatv2_scores(source, target, att, 0.2, order)
         expected = (leaky_relu(source[edge_index[0]] + target[edge_index[1]], 0.2) * att).sum(-1)
         same(found, expected, source, target, att)
 
@@ -109,13 +109,13 @@ def test_sparse_features_times_weights_equal_the_dense_product(rows, columns, wi
     x = torch.sparse_coo_tensor(sparse.indices(), values, sparse.shape, is_coalesced=True)
     order = EdgeOrder.of(sparse.indices().flip(0), columns, rows)
     filled = torch.zeros_like(dense).index_put(tuple(sparse.indices()), values)
-    same(product(x, weight, order), filled @ weight.t(), values, weight)
+    same(sparse_linear(x, weight, order), filled @ weight.t(), values, weight)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.6, 0.999])
 def test_own_masks_keep_the_share_and_the_mean(p):
     torch.manual_seed(0)
-    found = thinned(torch.ones(400_000), p)
+    found = fast_dropout(torch.ones(400_000), p)
     share = float((found != 0).double().mean())
     assert share == pytest.approx(1 - p, abs=4 * (p * (1 - p) / 400_000) ** 0.5)
     assert float(found.max()) == pytest.approx(1 / (1 - p), rel=1e-2)
@@ -124,8 +124,8 @@ def test_own_masks_keep_the_share_and_the_mean(p):
 
 
 def test_own_masks_of_nothing_and_of_everything():
-    assert thinned(torch.ones(3), 0.0).tolist() == [1.0] * 3
-    assert thinned(torch.ones(5), 0.5).shape == (5,)
+    assert fast_dropout(torch.ones(3), 0.0).tolist() == [1.0] * 3
+    assert fast_dropout(torch.ones(5), 0.5).shape == (5,)
 
 
 @pytest.mark.parametrize("needed", [0, 1])
@@ -145,4 +145,4 @@ def test_an_edge_to_a_node_that_is_not_there_is_refused(edge):
 
 
 def test_dropping_all_leaves_nothing():
-    assert float(thinned(torch.ones(200_000), 1.0).abs().max()) == 0.0
+    assert float(fast_dropout(torch.ones(200_000), 1.0).abs().max()) == 0.0

@@ -6,6 +6,7 @@ import pytest
 import together
 from fgai.backbones import build
 from fgai.distributed import launch
+from fgai.errors import RankError
 from fgai.large import audit_batches, full_neighbour_loader
 
 
@@ -51,3 +52,10 @@ def test_metrics_sum_over_ranks(tmp_path):
         build("gat", together.DATA), full_neighbour_loader(together.DATA, 2, batch=64), together.ATTACK
     )
     assert first == second == pytest.approx(dict(alone.clean), abs=1e-6)
+
+
+def test_what_a_rank_refuses_is_said_in_a_sentence_without_its_traceback(capfd):
+    with pytest.raises(RankError) as found:
+        launch(together.refuse, ranks=1, restarts=0)
+    assert str(found.value) == "rank 0 died 1 times, last of: DataError: the disk is full; make room"
+    assert "Traceback" not in capfd.readouterr().err

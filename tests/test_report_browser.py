@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 from copy import copy
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from torch_geometric.nn import GATConv
 import fgai
 from fgai import report
 from fgai.adversaries import NodeInjection
-from fgai.auditing import audit, compare
+from fgai.auditing import AuditReport, audit, compare
 from fgai.certificates import certify
 from test_report import ATTACK, HOSTILE
 from worlds import community, model_of, trained
@@ -270,3 +272,23 @@ def test_less_makes_no_broken_panel(look, tmp_path, make):
     driver = look(tmp_path / "audit.html")
     assert "Where one node looks" in texts(driver, "h2") and len(driver.find_elements("css selector", ".graph")) == 2
     assert not [text for text in texts(driver, "td, dd, p, h3, li") if text in ("undefined", "NaN", "null")]
+
+
+@pytest.mark.parametrize("name", ["amazon-photo-gat-vanilla-0", "coauthor-cs-gat-fgai-0"])
+def test_a_committed_audit_whose_pictures_are_of_other_nodes_is_drawn(look, tmp_path, name):
+    found = AuditReport.load(Path(__file__).parents[1] / "results" / "audits" / f"{name}.json")
+    assert not {row.node for row in found.moved} & {view.node for view in found.views}
+    found.save(tmp_path / "audit.html")
+    driver = look(tmp_path / "audit.html")
+    assert len(driver.find_elements("css selector", ".graph")) == 2
+    assert f"Node {min(view.node for view in found.views)}." in driver.find_element("css selector", "#view .about").text
+    assert "How it was made" in texts(driver, "h2")
+    assert driver.find_elements("css selector", "#moved td button") == []  # nothing to open
+
+
+def test_a_name_of_any_length_makes_a_page_that_opens(look, tmp_path):
+    found = audit(trained(), community(), ATTACK, seeds=1)
+    names = dict.fromkeys(("0", "1"), "n" * 200000)
+    replace(found, model="m" * 200_000, gain="g" * 200_000, names=names).save(tmp_path / "audit.html")
+    assert (tmp_path / "audit.html").stat().st_size < 2e6
+    assert "Verdict" in texts(look(tmp_path / "audit.html"), "h2")

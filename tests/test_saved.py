@@ -1,6 +1,8 @@
 import hashlib
 import json
 import math
+import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -114,3 +116,76 @@ def test_weights_that_do_not_fit_the_manifests_shape_are_refused_in_words(commun
     rewrite(tmp_path, classes=5)
     with pytest.raises(DataError):
         saved.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"features": 30_000_000},
+        {"features": 10**18},
+        {"features": -1},
+        {"features": 1.5},
+        {"classes": "4"},
+        {"backbone": {}},
+        {"backbone": "nobody"},
+        {"seed": -1},
+        {"seed": "0"},
+        {"metrics": {"f1": "high"}},
+        {"method": {"name": 7}},
+        {"history": [{"number": 0}]},
+        {"history": [{"number": 0, "terms": {"a": 1}, "val_f1": None}, {"number": 1, "terms": {}, "val_f1": None}]},
+        {"weights_sha256": "../../x"},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_claims_what_is_not_there_is_refused(community, tmp_path, changed):
+    keep(tmp_path, community)
+    rewrite(tmp_path, **changed)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match=str(tmp_path)):
+        saved.load(tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_weights_that_no_training_leads_to_are_refused(community, tmp_path, value):
+    model = build("gat", community)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] = value
+    saved.save(tmp_path, model, backbone="gat", features=16, classes=4)
+    with pytest.raises(DataError, match=r"not finite|above"):
+        saved.load(tmp_path)
+
+
+def test_weights_of_another_shape_leave_a_users_model_as_it_was(community, tmp_path):
+    keep(tmp_path, community)
+    model = BACKBONES["gat"](17, 4)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with pytest.raises(DataError, match="does not fit GAT"):
+        saved.load_weights(model, tmp_path / WEIGHTS)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize("step", ["write_json", "replace"])
+def test_a_model_that_is_killed_while_it_is_replaced_is_the_old_or_the_new_one(community, tmp_path, monkeypatch, step):
+    old = keep(tmp_path, community, seed=1).state_dict()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    replace = Path.replace
+    with monkeypatch.context() as patched:
+        if step == "write_json":
+            patched.setattr(saved, "write_json", killed)
+        else:
+            patched.setattr(Path, "replace", lambda a, b: killed() if b.name == WEIGHTS else replace(a, b))
+        with pytest.raises(KeyboardInterrupt):
+            keep(tmp_path, community, seed=2)
+    new = build("gat", community, seed=2).state_dict()
+    wanted = old if step == "write_json" else new
+    found = saved.load(tmp_path)
+    assert all(torch.equal(weight, wanted[name]) for name, weight in found.model.state_dict().items())
+    assert found.manifest["seed"] == (1 if step == "write_json" else 2)
+    keep(tmp_path, community, seed=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [MANIFEST, WEIGHTS]
+    assert saved.load(tmp_path).manifest["seed"] == 3

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -121,3 +122,63 @@ def test_a_kill_in_the_middle_leaves_no_store_that_opens(tmp_path):
     for half in halves:
         with pytest.raises(DataError, match="no whole graph store"):
             DiskGraph(half)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("0 99999999999", "names the node 99999999999, and has 2 edges"),
+        ("9223372036854775807 0", "names the node 9223372036854775807"),
+        ("9223372036854775808 0", "cannot be read"),
+        ("-1 0", "number nodes from 0"),
+        ("0", "cannot be read"),
+        ("a b", "cannot be read"),
+        ("0 1.5", "cannot be read"),
+    ],
+)
+def test_an_edge_list_that_cannot_be_meant_is_refused(tmp_path, line, why):
+    (tmp_path / "edges.txt").write_text(f"0 1\n{line}\n")
+    with pytest.raises(DataError, match=why):
+        convert_edge_list(tmp_path / "edges.txt", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_explicit_number_of_nodes_is_taken(tmp_path):
+    (tmp_path / "edges.txt").write_text("0 1\n\n# a remark\n2 1\n")
+    assert convert_edge_list(tmp_path / "edges.txt", tmp_path / "store", nodes=5_000_000).num_nodes == 5_000_000
+    with pytest.raises(DataError, match="there are 2"):
+        convert_edge_list(tmp_path / "edges.txt", tmp_path / "few", nodes=2)
+    with pytest.raises(DataError, match="do not fit"):
+        convert_edge_list(tmp_path / "edges.txt", tmp_path / "many", nodes=10**18)
+
+
+def bad_name(folder):
+    about = json.loads((folder / "store.json").read_text())
+    np.save(folder.parent / "secret.npy", np.zeros(1_000))
+    (folder / "store.json").write_text(json.dumps(about | {"arrays": [*about["arrays"], "../secret"]}))
+
+
+def changed(name, array):
+    return lambda folder: np.save(folder / f"{name}.npy", array)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (bad_name, "'../secret', which is no name"),
+        (changed("y", np.zeros(7, int)), "`y` has the shape"),
+        (changed("y", np.zeros(1_000)), "`y` is torch.float64"),
+        (changed("train_mask", np.zeros(1_000, np.int8)), "`train_mask` is torch.int8"),
+        (changed("x", np.zeros((1_000, 4), "<u4")), "holds uint32"),
+        (changed("start", np.zeros(1_001, int)), "do not rise"),
+        (changed("start", np.r_[0, np.full(999, 10_001), 10_000]), "do not rise"),
+        (changed("source", np.full(10_000, 1_000, np.int32)), "name others"),
+        (changed("source", np.zeros(10_000)), "no lists of integers"),
+        (changed("edge", np.zeros(9_999, int)), "9999 edges"),
+    ],
+)
+def test_a_store_whose_arrays_do_not_fit_is_refused_at_opening(tmp_path, damage, why):
+    convert(GRAPH, tmp_path / "graph")
+    damage(tmp_path / "graph")
+    with pytest.raises(DataError, match=why):
+        DiskGraph(tmp_path / "graph")

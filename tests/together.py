@@ -11,6 +11,7 @@ from fgai import FGAI, NodeInjection, datasets
 from fgai import distributed as ranks
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
+from fgai.errors import DataError
 from fgai.large import Loader, audit_batches, full_neighbour_loader
 from fgai.methods import Batches
 
@@ -60,3 +61,8 @@ def audit_here(folder):
     """Each rank audits its share; all say the same."""
     found = audit_batches(build("gat", DATA), full_neighbour_loader(DATA, 2, batch=64), ATTACK)
     (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(dict(found.clean)))
+
+
+def refuse():
+    """What a rank says when its disk is full."""
+    raise DataError("the disk is full; make room")

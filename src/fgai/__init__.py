@@ -3,15 +3,15 @@
 from fgai import adversaries as adversary
 from fgai import backbones, datasets, methods, metrics, plots, report, saved
 from fgai import large as scale
-from fgai.acceleration import accelerated
 from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation
 from fgai.attention import Attention
 from fgai.auditing import AuditReport, Comparison, audit, compare
 from fgai.certificates import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
+from fgai.kernels.pyg import accelerated
 from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
-from fgai.reading import Reader, Reading, read
+from fgai.reading import Reader, Reading, open_reader, read
 from fgai.tap import AttentionPoint, Tap
 
 __version__ = "0.1.0"
@@ -47,6 +47,7 @@ __all__ = [
     "datasets",
     "methods",
     "metrics",
+    "open_reader",
     "plots",
     "read",
     "report",

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fgai.cache import TensorCache
+from fgai.devices import to_double
 from fgai.graph import degree, edge_keys, locate, match, segment_max, segment_sum, stable_sort
+from fgai.kernels import EdgeOrder, segmented_softmax
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,12 @@ class Attention:
         """The mean over heads, [E, 1]: one explanation where there were several."""
         return replace(self, weight=self.weight.mean(1, keepdim=True), score=None)
 
+    def double(self) -> Attention:
+        """The same attention in float64: what is proved and measured. It is on the CPU if its device has no float64."""
+        weight = to_double(self.weight)
+        score = None if self.score is None else to_double(self.score)
+        return replace(self, weight=weight, edge_index=self.edge_index.to(weight.device), score=score)
+
     def coalesce(self) -> Attention:
         """One row per (source, target), sorted by target, then source; parallel edges add up.
 
@@ -71,7 +80,7 @@ class Attention:
         """
         if self.edge_index.size(1) == 0:
             return replace(self, score=None)
-        base = int(self.edge_index.max()) + 1
+        base = self.edge_index.max() + 1
         keys, row = edge_keys(self.edge_index, base).unique(sorted=True, return_inverse=True)
         edge_index = torch.stack([keys % base, keys // base])
         return replace(self, weight=segment_sum(self.weight, row, keys.numel()), edge_index=edge_index, score=None)
@@ -90,6 +99,15 @@ class Attention:
         return torch.where(here, found, default)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """Where some edges lie among others."""
+
+    at: Tensor  # [M], rows among them, or -1
+    alone: bool  # none of the others comes twice
+    all_here: bool  # no row is -1
+
+
 class EdgeLookup:
     """Edges whose weights are asked of one attention after another; on the same edges they are found only once.
 
@@ -100,35 +118,51 @@ class EdgeLookup:
 
     def __init__(self, edge_index: Tensor) -> None:
         self.edge_index = edge_index
-        self._known: list[tuple[Tensor, Tensor, bool]] = []  # edges, our rows among them, no edge comes twice
+        self._cache = TensorCache(size=4)
 
     def at(self, attention: Attention) -> Tensor:
         """The rows of these edges, or -1; of repeated ones the first; [M]."""
-        return self._found(attention)[1]
+        return self._found(attention).at
 
-    def _found(self, attention: Attention) -> tuple[Tensor, Tensor, bool]:
+    def _found(self, attention: Attention) -> _Found:
         edges = attention.edge_index
-        known = next((entry for entry in self._known if entry[0] is edges), None)
-        if known is None:
-            keys, _ = stable_sort(edge_keys(edges, int(edges.max()) + 1 if edges.numel() else 1))
-            alone = len(keys) > 0 and not bool((keys[1:] == keys[:-1]).any())
-            known = (edges, locate(self.edge_index, edges), alone)
-            self._known = [*self._known[-3:], known]
-        return known
+
+        def find() -> _Found:
+            keys, _ = stable_sort(edge_keys(edges, edges.max() + 1 if edges.numel() else 1))
+            at = locate(self.edge_index, edges)
+            alone, all_here = torch.stack([(keys[1:] != keys[:-1]).all(), (at >= 0).all()]).tolist()
+            return _Found(at, len(keys) > 0 and alone, all_here)
+
+        return self._cache.get("rows", [edges], find)
 
     def __call__(self, attention: Attention, default: float = 0.0) -> Tensor:
         """The weights of these edges, or `absent` where one is not there; [M, H]."""
-        _, at, alone = self._found(attention)
-        if not alone:
+        known = self._found(attention)
+        if not known.alone:
             return attention.weights_at(self.edge_index, default)
-        found = attention.weight.index_select(0, at.clamp(min=0))
-        return found if bool((at >= 0).all()) else torch.where((at >= 0)[:, None], found, default)
+        found = attention.weight.index_select(0, known.at.clamp(min=0))
+        return found if known.all_here else torch.where((known.at >= 0)[:, None], found, default)
 
 
 def uniform(attention: Attention) -> Attention:
     """1 / degree on the same edges: the attention that explains nothing."""
     share = 1.0 / attention.degree.to(attention.weight.dtype)
     return replace(attention, weight=share[attention.target, None].expand_as(attention.weight), score=None)
+
+
+def sharpened(attention: Attention, power: float) -> Attention:
+    """The attention whose scores are `power` times as large: the same order of neighbours, with wider margins.
+
+    >>> w = torch.tensor([[0.6], [0.4]])
+    >>> a = Attention(w, torch.tensor([[0, 1], [0, 0]]), 1, w.log())
+    >>> sharpened(a, 2.0).weight.flatten()
+    tensor([0.6923, 0.3077])
+    """
+    assert attention.score is not None, "attention that was read has scores"
+    sources = int(attention.source.max()) + 1 if attention.edge_index.size(1) else 0
+    order = EdgeOrder.of(attention.edge_index, sources, attention.num_targets)
+    score = power * attention.score
+    return replace(attention, score=score, weight=segmented_softmax(score, order))
 
 
 def log_weight(attention: Attention) -> Tensor:

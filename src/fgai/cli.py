@@ -27,6 +27,7 @@ from fgai.backbones import BACKBONES, build, shape_for
 from fgai.bench.figures import FIGURES, figure
 from fgai.bench.plan import Plan, plans
 from fgai.bench.results import CellStore as Cells
+from fgai.bench.run import Settings
 from fgai.bench.run import run as run_plan
 from fgai.bench.tables import FORMATS, table_of
 from fgai.bench.tracking import tracker
@@ -34,18 +35,20 @@ from fgai.certificates import certify as run_certify
 from fgai.certificates.explanation import Norm
 from fgai.certificates.record import kind_of
 from fgai.datasets import DATASETS
+from fgai.devices import device_of_rank, placed, resolve_device
 from fgai.distributed import launch, rank
 from fgai.errors import DataError, FGAIError, SettingError
-from fgai.files import checked_suffix
+from fgai.files import checked_suffix, try_output
 from fgai.graph import require
 from fgai.large import DiskGraph, Loader, convert_edge_list, full_neighbour_loader, layerwise
 from fgai.large import convert as convert_graph
 from fgai.large.store import MANIFEST
-from fgai.methods import FGAI, METHODS, Batches, Epoch, Fit, Vanilla
+from fgai.methods import FGAI, METHODS, Batches, Fit, Vanilla
 from fgai.metrics import METRICS, micro_f1
 from fgai.metrics.explanation import TOP
 from fgai.reading import call_by_signature
 from fgai.registry import import_from_cwd
+from fgai.settings import check_choice, check_numbers
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,18 +62,33 @@ Folder = Annotated[Path | None, typer.Argument(help="A folder that `fgai train` 
 OwnModel = Annotated[str, typer.Option(help="Your own model instead: module:function, which returns it.")]
 Weights = Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.")]
 Split = Annotated[int, typer.Option(help="The seed of the split that the model was trained on, if it does not say.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
 NORMS = get_args(Norm)
+NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")  # as torch says it
 SHAPE = ("backbone", "features", "classes")  # what a saved model is built from
 
 
 @contextmanager
 def _errors_in_words() -> Iterator[None]:
-    """What goes wrong on purpose is said in a sentence, without a stack trace."""
+    """What goes wrong on purpose, or for lack of room, memory or permission, is said in a sentence, without a trace."""
     try:
         yield
-    except FGAIError as error:
-        Console(stderr=True).print(f"[red]fgai:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+    except (FGAIError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, BrokenPipeError) or (said := _said(error)) is None:
+            raise
+        Console(stderr=True).print(f"[red]fgai:[/red] {escape(said)}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
+
+
+def _said(error: Exception) -> str | None:
+    """The sentence of an error that is not a mistake of ours, or nothing."""
+    if isinstance(error, FGAIError):
+        return str(error)
+    if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
+        return f"there is not enough memory ({str(error)[:200] or 'MemoryError'}); take a smaller graph, or --batch"
+    if isinstance(error, OSError):
+        return f"the system refuses ({error}); look for permission and room at that place"
+    return None
 
 
 @app.command("ls")
@@ -90,12 +108,15 @@ def train(
     backbone: Annotated[str, typer.Option(help=f"{', '.join(BACKBONES)}.")] = "gat",
     seed: Seed = 0,
     epochs: Annotated[int, typer.Option(help="The most epochs to train.")] = Vanilla.epochs,
+    device: Device = "",
 ) -> None:
     """Train a backbone on a dataset and save it: weights.safetensors and manifest.json."""
     with _errors_in_words():
-        graph = _prepared(backbone, data, seed)
+        try_output(out, folder=True)  # what cannot be written is said before the training
+        place = resolve_device(device)
+        graph = placed(_prepared(backbone, data, seed), place)
         method = Vanilla(epochs=epochs, seed=seed)
-        fit = method.fit(build(backbone, graph, seed=seed), graph)
+        fit = method.fit(build(backbone, graph, seed=seed).to(place), graph)
         shape = {"backbone": backbone, **shape_for(graph)}
         f1 = _save(out, fit, graph, shape, data, {"name": "vanilla", **asdict(method)}, seed)
     typer.echo(f"{backbone} on {data}, seed {seed}: test micro-F1 {f1:.3f}, saved in {out}")
@@ -112,25 +133,39 @@ def fit(
     fanout: Annotated[str, typer.Option(help="Neighbours that a batch keeps at each hop.")] = "10,10",
     ranks: Annotated[int, typer.Option(help="Processes that learn together; a dead one starts again.")] = 1,
     data: Annotated[str, typer.Option("--data", help="Another graph: a dataset, or a folder of `fgai convert`.")] = "",
+    device: Device = "",
 ) -> None:
     """Make a trained model faithful: FGAI, from its weights, saved as a model of the same kind."""
     with _errors_in_words():
+        try_output(out, folder=True)
+        if checkpoint is not None:
+            try_output(checkpoint)
         saved.load(folder)  # what is wrong with it is said once, not by every rank
+        resolve_device(device)
         if ranks > 1:
             file = checkpoint or out.with_name(f"{out.name}.run")
-            launch(_fit, folder, out, preset, epochs, file, batch or 1_024, fanout, data, ranks=ranks)
+            launch(_fit, folder, out, preset, epochs, file, batch or 1_024, fanout, data, device, ranks=ranks)
         else:
-            _fit(folder, out, preset, epochs, checkpoint, batch, fanout, data)()
+            _fit(folder, out, preset, epochs, checkpoint, batch, fanout, data, device)()
 
 
 def _fit(
-    folder: Path, out: Path, preset: str, epochs: int, checkpoint: Path | None, batch: int, fanout: str, other: str
+    folder: Path,
+    out: Path,
+    preset: str,
+    epochs: int,
+    checkpoint: Path | None,
+    batch: int,
+    fanout: str,
+    other: str,
+    device: str,
 ) -> Callable[[], None]:
     """What each rank does; what is returned is left to do when the ranks have parted: the first one saves."""
     found = saved.load(folder)
     backbone, seed = found.manifest["backbone"], int(found.manifest.get("seed", 0))
-    data = other or _named(found)
+    data, place = other or _named(found), device_of_rank(resolve_device(device))
     graph = DiskGraph(data) if (Path(data) / MANIFEST).exists() else _prepared(backbone, data, seed)
+    found.model.to(place)
     method, hops = FGAI.preset(preset, epochs=epochs, seed=seed), _numbers(fanout)
     if batch or isinstance(graph, DiskGraph):
         check = full_neighbour_loader(graph, len(hops), seed_nodes=_attribute(graph, "val_mask"))
@@ -138,14 +173,15 @@ def _fit(
             found.model, Batches(Loader(graph, hops, batch=batch or 1_024, seed=seed), check), checkpoint=checkpoint
         )
     else:
-        done = method.fit(found.model, graph, checkpoint=checkpoint)
+        done = method.fit(found.model, placed(graph, place), checkpoint=checkpoint)
     first = rank() == 0
 
     def save() -> None:
         if first:
             shape = {name: found.manifest[name] for name in SHAPE}
             made = {"name": "fgai", "preset": preset, **asdict(method)}
-            f1 = _save(out, done, graph, shape, _origin(graph, data, seed), made, seed)
+            whole = graph if isinstance(graph, DiskGraph) else placed(graph, place)
+            f1 = _save(out, done, whole, shape, _origin(graph, data, seed), made, seed)
             was = found.manifest.get("metrics", {}).get("f1")
             before = "" if was is None else f" ({was:.3f} before)"
             typer.echo(f"{backbone} on {data}, faithful: test micro-F1 {f1:.3f}{before}, saved in {out}")
@@ -156,7 +192,7 @@ def _fit(
 def _origin(graph: Data | DiskGraph, data: str, seed: int) -> str:
     """What a graph is called: a store by the dataset it was made of, if with the same split."""
     origin = graph.origin if isinstance(graph, DiskGraph) else {}
-    return str(origin["data"]) if origin.get("seed") == seed else data
+    return str(origin.get("data", data)) if origin.get("seed") == seed else data
 
 
 def _numbers(fanout: str) -> list[int]:
@@ -200,8 +236,9 @@ def _test_f1(model: nn.Module, graph: Data | DiskGraph, y: Tensor, test: Tensor)
     if not isinstance(graph, DiskGraph):
         return micro_f1(call_by_signature(model, graph)[test], y[test])
     right = sum(
-        int(((seen.reading.logits.argmax(-1) == y[seen.nodes]) & test[seen.nodes]).sum())
+        int(((seen.reading.logits.argmax(-1).cpu() == y[nodes]) & test[nodes]).sum())
         for seen in layerwise(model, graph)
+        for nodes in [seen.nodes.cpu()]
     )
     return right / max(int(test.sum()), 1)
 
@@ -213,13 +250,17 @@ def convert(
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     array: Annotated[list[str] | None, typer.Option(help="name=file.npy, with a row per node, beside a file.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes a file of edges has.")] = None,
     split: Annotated[int, typer.Option(help="The seed of a dataset's split.")] = 0,
     backbone: Annotated[str, typer.Option(help="Also write what this one needs of a dataset, as gt does.")] = "",
 ) -> None:
     """Write a graph to disk, so that features and edges need not fit into memory."""
     with _errors_in_words():
+        if out.exists():
+            raise DataError(f"{out} is there already; name a new folder, or take that one away")
+        try_output(out, folder=True)
         if Path(graph).is_file():
-            store = convert_edge_list(graph, out, _asked("--array", array or (), "x=features.npy"))
+            store = convert_edge_list(graph, out, _asked("--array", array or (), "x=features.npy"), nodes)
         else:
             whole = _graph(graph, split)
             whole = BACKBONES[backbone].prepare(whole) if backbone else whole
@@ -244,12 +285,16 @@ def audit(
     seeds: Annotated[int, typer.Option(help="How many times to attack.")] = 5,
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
+    device: Device = "",
 ) -> None:
     """Can I trust this attention? Attack a saved model, or your own, and report."""
     with _errors_in_words():
         if out is not None:
             writer_for(out)  # what cannot be written is said before the attack
+            try_output(out)
+        place = resolve_device(device)
         net, graph, name = _own(model, weights, data, split) if model else _ours(folder, data, split)
+        net, graph = net.to(place), placed(graph, place)
         attack = AttackEnsemble(nodes=nodes) if strongest else NodeInjection(nodes=nodes, edges=edges, steps=steps)
         found = run_audit(net, graph, attack, gain=gain, seeds=seeds, name=name)
         if out is not None and out.suffix == ".html":
@@ -271,14 +316,18 @@ def certify(
     norm: Annotated[str, typer.Option(help="l1, l2 or linf.")] = "l1",
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
+    device: Device = "",
 ) -> None:
     """What can be proved about this explanation? The four conditions, for every node, in attention space."""
     with _errors_in_words():
         _check_push(norm, radius)
+        place = resolve_device(device)
         if out is not None:
             kind_of(out)  # what cannot be written is said before anything is proved
+            try_output(out)
         net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data, split)
-        before = None if vanilla is None else saved.load(vanilla).model
+        net, graph = net.to(place), placed(graph, place)
+        before = None if vanilla is None else saved.load(vanilla).model.to(place)
         measure: Any = norm
         certificate = run_certify(net, graph, before, k, radius, norm=measure)
         if out is not None:
@@ -296,14 +345,22 @@ def bench(
     workers: Annotated[int | None, typer.Option(help="Processes of one thread; one per core by default.")] = None,
     using: Annotated[list[str] | None, typer.Option(help="Modules that register what the plan names.")] = None,
     track: Annotated[str, typer.Option(help="Also send figures to mlflow:FILE or tensorboard:FOLDER.")] = "",
+    device: Device = "",
 ) -> None:
     """Run the cells of a table that are not finished yet; run it again after a crash to go on."""
     with _errors_in_words():
+        try_output(out, folder=True)
         torch.set_num_threads(1)
+        settings = Settings(device=str(resolve_device(device)))
         how: dict[str, Any] = {"engine": engine, "workers": workers, "using": using or (), "seeds": seeds}
         told = tracker(track) if track else None
         ran = run_plan(
-            Plan.read(plan), out, only=_asked("--only", only or (), "dataset=cora or seed=0+1"), track=told, **how
+            Plan.read(plan),
+            out,
+            only=_asked("--only", only or (), "dataset=cora or seed=0+1"),
+            track=told,
+            settings=settings,
+            **how,
         )
         failed = [cell for cell in ran if not Cells(out).finished(cell)]
     typer.echo(f"{len(ran)} cells of {plan} ran; fgai table {plan} {out} shows them")
@@ -339,18 +396,22 @@ def write_report(
     radius: Annotated[float, typer.Option(help="How far the certificate lets attention be pushed.")] = 0.001,
     node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood must be in the file.")] = None,
     data: DataName = "",
+    device: Device = "",
 ) -> None:
     """Audit and certify models side by side, and write one HTML file to look at."""
     with _errors_in_words():
         _check_push("l1", radius)
+        place = resolve_device(device)
         checked_suffix(out, (".html",), "a report of models side by side")
+        try_output(out)
         loaded = [saved.load(folder) for folder in folders]
         graph, about = _shared(loaded, data)
-        found = {_title(one): one for one in loaded}
-        models, attack = {name: one.model for name, one in found.items()}, NodeInjection(nodes=nodes, edges=edges)
+        graph, found = placed(graph, place), {_title(one): one for one in loaded}
+        models = {name: one.model.to(place) for name, one in found.items()}
+        attack = NodeInjection(nodes=nodes, edges=edges)
         comparison = compare(models, graph, attack, gain=gain, seeds=seeds, show_nodes=node or ())
         proofs = {name: run_certify(model, graph, k=TOP, radius=radius) for name, model in models.items()}
-        past = {name: [Epoch(**epoch) for epoch in one.manifest.get("history", ())] for name, one in found.items()}
+        past = {name: one.history for name, one in found.items()}
         weights = {f"weights of {name}": str(one.manifest["weights_sha256"]) for name, one in found.items()}
         report.save(out, comparison, certificates=proofs, histories=past, about={**about, **weights})
     typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
@@ -368,6 +429,7 @@ def draw(
     with _errors_in_words():
         path = out or Path(f"{name}.svg")
         plots.format_of(path)  # what cannot be written is said before it is drawn
+        try_output(path)
         plots.save(figure(name, results, dataset, backbone), path)
     typer.echo(path)
 
@@ -422,8 +484,8 @@ def _asked(option: str, parts: Sequence[str], example: str) -> dict[str, str]:
 
 
 def _check_push(norm: str, radius: float) -> None:
-    if norm not in NORMS or radius < 0:
-        raise SettingError(f"--norm {norm} --radius {radius:g}: give one of {', '.join(NORMS)}, and no radius below 0")
+    check_choice(NORMS, norm=norm)
+    check_numbers(0, radius=radius)
 
 
 def _ours(folder: Path | None, data: str, split: int) -> tuple[nn.Module, Data, str]:

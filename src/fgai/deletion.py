@@ -58,7 +58,7 @@ def f_curve(
         gone[order[: round(share * edges.size(1))]] = True
         with torch.no_grad():
             answers = read(delete_edges(graph, gone)).probs[: len(y)].argmax(-1)
-        curve.append(float((answers == y)[correct].double().mean()))
+        curve.append(float((answers == y)[correct].cpu().double().mean()))
     return curve
 
 

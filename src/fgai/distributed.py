@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -14,6 +15,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from fgai.errors import RankError, SettingError
+
+CARRIED = ("cpu", "cuda")  # devices between whose tensors gloo and nccl carry messages; others go by the CPU
 
 
 def rank() -> int:
@@ -36,10 +39,11 @@ def all_reduce(value: Tensor) -> Tensor:
     >>> all_reduce(torch.tensor([2.0]))
     tensor([2.])
     """
-    if world_size() > 1:
-        value = value.clone()
-        group.all_reduce(value)
-    return value
+    if world_size() == 1:
+        return value
+    carried = value.clone() if value.device.type in CARRIED else value.cpu()
+    group.all_reduce(carried)
+    return carried.to(value.device)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -58,7 +62,8 @@ def all_gather(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     if world_size() == 1:
         return [dict(tensors)]
     found: list[dict[str, Tensor]] = [{} for _ in range(world_size())]
-    for name, value in tensors.items():
+    for name, given in tensors.items():
+        value = given if given.device.type in CARRIED else given.cpu()
         parts = [torch.empty_like(value) for _ in range(world_size())]
         group.all_gather(parts, value.contiguous())
         for theirs, part in zip(found, parts, strict=True):
@@ -72,6 +77,7 @@ def _in_group() -> bool:
 
 RESTARTS = 3  # of all ranks, when one dies
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # each start has its own: in a shared one, dead ranks' addresses stay
+LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")  # stacks of every death
 PATIENCE = timedelta(minutes=2)  # a rank that waits longer takes the others for dead, and all start again
 
 
@@ -93,11 +99,15 @@ def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int =
         start_method="spawn",
     )
     os.environ.setdefault(OWN_STORE, "1")
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         elastic_launch(config, _run_in_group)(function, *args)
     except ChildFailedError as error:
         number, first = error.get_first_failure()
-        raise RankError(f"rank {number} died {restarts + 1} times, last of: {first.message}") from error
+        why: Any = first.message  # a record of the error and its stack, if it was an error
+        why = why["message"] if isinstance(why, dict) else why
+        raise RankError(f"rank {number} died {restarts + 1} times, last of: {why}") from error
 
 
 def _run_in_group(function: Callable[..., Any], *args: Any) -> None:
@@ -113,5 +123,9 @@ def _run_in_group(function: Callable[..., Any], *args: Any) -> None:
 
 
 def joined_group() -> None:
-    """Join the group that `torchrun` describes in the environment: nccl where there are GPUs, gloo elsewhere."""
-    group.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    """Join the group that `torchrun` describes in the environment.
+
+    Each tensor's own device decides what carries it: nccl on GPUs, gloo on the CPU.
+    """
+    both = torch.cuda.is_available() and group.is_nccl_available()
+    group.init_process_group("cpu:gloo,cuda:nccl" if both else "gloo", timeout=PATIENCE)

@@ -28,8 +28,16 @@ class DataError(FGAIError, ValueError):
     """A dataset or a saved file is missing something or is not what it claims to be."""
 
 
+class OutputError(FGAIError, OSError):
+    """A file or folder cannot be written: no permission, no room, or something else is there."""
+
+
 class SettingError(FGAIError, ValueError):
     """A setting is outside the range in which it means something."""
+
+
+class NotFiniteError(FGAIError, ValueError):
+    """A number that a verdict, a certificate or a fit would rest on is NaN or infinite."""
 
 
 class NotDifferentiableError(SettingError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
-from fgai.reading import read
+from fgai.checks import check_attention, check_graph
+from fgai.reading import open_reader
 
 
 class AttentionExplanation(Explanation):
@@ -51,7 +53,12 @@ class AttentionExplainer(ExplainerAlgorithm):
         self, model: nn.Module, x: Tensor, edge_index: Tensor, *, target: Tensor, index: Any = None, **kwargs: Any
     ) -> Explanation:
         """The explanation of all nodes; `index` does not change where a node looks."""
-        reading = read(model, Data(x=x, edge_index=edge_index), call=lambda net, _: net(x, edge_index, **kwargs))
+        graph = Data(x=x, edge_index=edge_index)
+        check_graph(graph)
+        call = lambda net, _: net(x, edge_index, **kwargs)  # noqa: E731
+        with open_reader(model, call) as read, torch.no_grad():
+            reading = read(graph)  # its answers may well be probabilities
+        check_attention(reading.attention, type(model).__name__)
         attention = reading.explanation if self.site is None else reading.attention[self.site]
         mask = attention.mean().weights_at(edge_index, default=0.0)[:, 0]
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.adjacency import follow_edges
+from fgai.cache import TensorNotes, version
 from fgai.errors import DataError, MatchError
 
+_PARTS = TensorNotes()  # a tensor -> the rows that `append_rows` made it of
 JOINED = ("x", "edge_index")  # by hand, not padded
 
 
-def edge_keys(edge_index: Tensor, base: int) -> Tensor:
+def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
     """One integer per edge, `target * base + source`: sorted, it groups edges by target.
 
     `base` must exceed every node id.
@@ -34,7 +37,7 @@ def locate(edge_index: Tensor, among: Tensor) -> Tensor:
     """
     if among.size(1) == 0 or edge_index.size(1) == 0:
         return edge_index.new_full((edge_index.size(1),), -1)
-    base = int(max(edge_index.max(), among.max())) + 1
+    base = torch.maximum(edge_index.max(), among.max()) + 1  # a tensor: a GPU need not be waited for
     known, order = stable_sort(edge_keys(among, base))
     asked = edge_keys(edge_index, base)
     at = torch.searchsorted(known, asked).clamp_(max=known.numel() - 1)
@@ -42,12 +45,12 @@ def locate(edge_index: Tensor, among: Tensor) -> Tensor:
 
 
 def stable_sort(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys in order, and where each was; those that lie in order already are not sorted again.
+    """Keys in order, and where each was; those that lie in order already are not sorted again on a CPU.
 
     >>> stable_sort(torch.tensor([3, 1]))
     (tensor([1, 3]), tensor([1, 0]))
     """
-    if bool((keys[1:] >= keys[:-1]).all()):
+    if keys.device.type == "cpu" and bool((keys[1:] >= keys[:-1]).all()):  # a GPU sorts faster than it answers
         return keys, torch.arange(len(keys), device=keys.device)
     values, order = keys.sort(stable=True)
     return values, order
@@ -71,7 +74,11 @@ def degree(target: Tensor, num_targets: int) -> Tensor:
     >>> degree(torch.tensor([0, 0, 2]), 3)
     tensor([2, 0, 1])
     """
-    return torch.bincount(target, minlength=num_targets)
+    if target.device.type == "cpu":
+        return torch.bincount(target, minlength=num_targets)
+    return target.new_zeros(num_targets, dtype=torch.long).index_add(
+        0, target, torch.ones_like(target, dtype=torch.long)
+    )
 
 
 def segment_sum(value: Tensor, index: Tensor, num: int) -> Tensor:
@@ -128,7 +135,7 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
         more.num_nodes = old.size(0) + x.size(0)
-    return more
+    return follow_edges(more, data)
 
 
 def add_edges(data: Data, edge_index: Tensor) -> Data:
@@ -151,7 +158,7 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     for name in data.keys():  # noqa: SIM118, not a dict
         if _of_pairs(data, name):
             left[name] = data[name]
-    return left
+    return follow_edges(left, data)
 
 
 def append_rows(old: Tensor, x: Tensor) -> Tensor:
@@ -161,22 +168,22 @@ def append_rows(old: Tensor, x: Tensor) -> Tensor:
     torch.Size([3, 2])
     """
     old = old.coalesce() if old.is_sparse else old
-    both = _sparse_stacked(old, x) if old.is_sparse else torch.cat([old, x])
-    return _known(both, old, x)
+    both = _append_sparse(old, x) if old.is_sparse else torch.cat([old, x])
+    return _noted(both, old, x)
 
 
 def replace_rows(both: Tensor, x: Tensor) -> Tensor:
-    """What `stacked` put together, with other rows below; the pattern of a sparse one is not made again.
+    """The result of `append_rows` with other rows below; the pattern of a sparse one is not made again.
 
     >>> replace_rows(append_rows(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
     tensor([1., 1.])
     """
-    found = split_rows(both)
-    assert found is not None, "only what was stacked can be stacked again"
-    old = found[0]
+    parts = split_rows(both)
+    assert parts is not None, "only rows that were appended can be replaced"
+    old = parts[0]
     if not old.is_sparse:
         return append_rows(old, x)
-    return _known(with_values(both, torch.cat([old.values(), x.flatten()])), old, x)
+    return _noted(with_values(both, torch.cat([old.values(), x.flatten()])), old, x)
 
 
 def with_values(x: Tensor, values: Tensor) -> Tensor:
@@ -189,26 +196,23 @@ def with_values(x: Tensor, values: Tensor) -> Tensor:
 
 
 def split_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What `stacked` put together, if it made this very tensor and nothing changed: the rows there were, those below.
+    """The operands of `append_rows`, if it made this very tensor and none was changed in place since; else None.
 
     >>> split_rows(torch.ones(2, 2)) is None
     True
     """
-    *both, versions = getattr(x, "_fgai_parts", ((),))
-    return (both[0], both[1]) if both and tuple(map(version, (x, *both))) == versions else None
+    if (noted := _PARTS.get(x)) is None:
+        return None
+    old, below, versions = noted
+    return (old, below) if (version(old), version(below)) == versions else None
 
 
-def version(x: Tensor) -> int:
-    """How often a tensor was changed in place; torch does not count those of its inference mode."""
-    return 0 if x.is_inference() else x._version
-
-
-def _known(both: Tensor, old: Tensor, x: Tensor) -> Tensor:
-    both._fgai_parts = (old, x, tuple(map(version, (both, old, x))))  # pyright: ignore[reportAttributeAccessIssue]
+def _noted(both: Tensor, old: Tensor, x: Tensor) -> Tensor:
+    _PARTS.set(both, (old, x, (version(old), version(x))))
     return both
 
 
-def _sparse_stacked(old: Tensor, x: Tensor) -> Tensor:
+def _append_sparse(old: Tensor, x: Tensor) -> Tensor:
     rows, columns = x.shape
     row = torch.arange(old.size(0), old.size(0) + rows, device=x.device).repeat_interleave(columns)
     column = torch.arange(columns, device=x.device).repeat(rows)

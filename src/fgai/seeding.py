@@ -9,6 +9,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from fgai.devices import default_device, random_state, restore_random_state
+from fgai.settings import check_seed
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
@@ -19,7 +22,9 @@ def seeded(seed: int) -> Iterator[None]:
     >>> with seeded(3):
     ...     assert torch.equal(first, torch.rand(1))
     """
-    python, legacy = random.getstate(), np.random.get_state()
+    check_seed(seed)
+    python, legacy, device = random.getstate(), np.random.get_state(), default_device()
+    own = random_state(device)  # `fork_rng` knows the CPU and CUDA
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         random.seed(seed)
@@ -29,3 +34,4 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(legacy)
+            restore_random_state(own, device)

@@ -1,10 +1,9 @@
-"""The tap stands at the softmax: attention inside a user's own PyG model, read and perturbed.
+"""Reads and perturbs attention inside a user's own PyG model by intercepting PyG's softmax.
 
-Only here is PyG's inside known.
 Every sparse attention layer of PyG normalises its scores with one function, `torch_geometric.utils.softmax`.
 For the length of a `with` block such a layer is a generated subclass of itself whose attention methods call our
 softmax instead: after the softmax, before the attention dropout, before the aggregation. No global is patched, no
-parameter is added, and leaving the block restores the layer's class.
+parameter is added, and leaving the block restores the layer's class (`fgai.patching`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from torch_geometric.utils import is_sparse, softmax, to_edge_index
 from fgai.attention import Attention
 from fgai.errors import TapError
 from fgai.kernels import segmented_softmax
+from fgai.patching import Hook, subclass, swapped_class, with_globals
 
 Deltas = Mapping[str, Tensor]
 Edit = Callable[[str, Attention], Tensor]  # the weights that act instead, given a site and its attention
@@ -100,7 +100,7 @@ class Recording:
     def note_edges(self, name: str, edge_index: Tensor, flow: str = "source_to_target") -> None:
         """Remembers the edges, source -> target, that a layer is about to attend over."""
         if is_sparse(edge_index):  # sparse adjacencies are stored transposed
-            edge_index = to_edge_index(edge_index)[0].flip(0)
+            edge_index = _entries(edge_index).flip(0)
         self.sites.append(_site(name, len(self.edges[name])))
         self.edges[name].append(edge_index.flip(0) if flow == "target_to_source" else edge_index)
 
@@ -163,20 +163,6 @@ class Tap:
         return listen
 
 
-def message_passing_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers in which nodes hear of their neighbours, by name; all else treats each node by itself.
-
-    >>> from torch_geometric.nn.models import GAT
-    >>> list(message_passing_layers(GAT(3, 4, num_layers=2)))
-    ['convs.0', 'convs.1']
-    """
-    found: dict[str, nn.Module] = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, MessagePassing) and not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = layer
-    return found
-
-
 class _Tapped:
     """The mark of a layer whose tap is open."""
 
@@ -204,39 +190,27 @@ def _listening(cls: type, replaced: Mapping[Any, Any]) -> type:
         for owner, methods in _owners(cls).items()
     ]
     bases = shims if shims[0].__base__ is cls else [cls, *shims]
-    return type(cls.__name__, (*bases, _Tapped), {})
+    return subclass(cls, {}, (*bases, _Tapped))
 
 
-def with_globals(function: FunctionType, others: Mapping[Any, Any]) -> FunctionType:
-    """The same code in a scope where some global functions are others."""
-    scope = {
-        name: others.get(value, value) if callable(value) else value for name, value in function.__globals__.items()
-    }
-    clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
-    clone.__kwdefaults__ = function.__kwdefaults__
-    return clone
+@dataclass(frozen=True)
+class _NoteEdges(Hook):
+    """A hook on `propagate`, or on an `AttentionPoint`, that notes the edges."""
 
+    name: str
+    catch: Recording
 
-@contextmanager
-def swapped_class(layer: nn.Module, cls: type) -> Iterator[None]:
-    """For the length of a block, a layer is of another class."""
-    plain = type(layer)
-    layer.__class__ = cls
-    try:
-        yield
-    finally:
-        layer.__class__ = plain
+    def __call__(self, layer: Any, inputs: tuple[Any, ...], named: Mapping[str, Any] = MappingProxyType({})) -> None:
+        if isinstance(layer, MessagePassing):
+            self.catch.note_edges(self.name, inputs[0], layer.flow)
+        else:
+            self.catch.note_edges(self.name, named["edge_index"] if "edge_index" in named else inputs[1])
 
 
 def _watch_edges(name: str, layer: nn.Module, catch: Recording) -> RemovableHandle:
     if isinstance(layer, MessagePassing):
-        return layer.register_propagate_forward_pre_hook(
-            lambda layer, inputs: catch.note_edges(name, inputs[0], layer.flow)
-        )
-    return layer.register_forward_pre_hook(
-        lambda _, args, kwargs: catch.note_edges(name, kwargs["edge_index"] if "edge_index" in kwargs else args[1]),
-        with_kwargs=True,
-    )
+        return layer.register_propagate_forward_pre_hook(_NoteEdges(name, catch))
+    return layer.register_forward_pre_hook(_NoteEdges(name, catch), with_kwargs=True)
 
 
 def _site(name: str, call: int) -> str:
@@ -280,5 +254,17 @@ def _empty(edge_index: Tensor) -> _Call:
 
 def _same_edges(calls: list[_Call], edges: list[Tensor]) -> bool:
     return len(calls) == len(edges) and all(
-        torch.equal(call.index, edge_index[1]) for call, edge_index in zip(calls, edges, strict=True)
+        _equal(call.index, edge_index[1]) for call, edge_index in zip(calls, edges, strict=True)
     )
+
+
+def _entries(adjacency: Any) -> Tensor:
+    """The places of the entries; PyG's own function marks a COO tensor in place, which gradients do not survive."""
+    coo = isinstance(adjacency, Tensor) and adjacency.layout == torch.sparse_coo
+    return adjacency._indices() if coo else to_edge_index(adjacency)[0]
+
+
+def _equal(index: Tensor, other: Tensor) -> bool:
+    """The same values; two views of the same memory need not be compared, for which a GPU would be waited for."""
+    same = index.shape == other.shape and index.stride() == other.stride() and index.dtype == other.dtype
+    return (same and index.data_ptr() == other.data_ptr()) or torch.equal(index, other)

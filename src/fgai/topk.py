@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fgai.errors import SettingError
+from fgai.devices import to_double
 from fgai.graph import degree, segment_sum
+from fgai.settings import check_top
 
 
 def effective_k(k: int | float, size: Tensor) -> Tensor:
@@ -20,11 +21,10 @@ def effective_k(k: int | float, size: Tensor) -> Tensor:
     >>> effective_k(3, torch.tensor([0, 2, 9])), effective_k(0.5, torch.tensor([0, 1, 5]))
     (tensor([0, 2, 3]), tensor([0, 1, 3]))
     """
-    if isinstance(k, int) and k >= 1:
-        return size.clamp(max=k)
-    if isinstance(k, float) and 0.0 < k <= 1.0:
-        return (size.double() * k).round(decimals=9).ceil().to(size.dtype)
-    raise SettingError(f"k is {k!r}; give a whole number of neighbours (1, 2, ...) or a fraction of them (0.0, 1.0]")
+    check_top(k)
+    if isinstance(k, float):
+        return (to_double(size) * k).round(decimals=9).ceil().to(size)
+    return size.clamp(max=k)
 
 
 def rank_within(weight: Tensor, index: Tensor, num: int) -> Tensor:
@@ -36,7 +36,7 @@ def rank_within(weight: Tensor, index: Tensor, num: int) -> Tensor:
     order = _sorted(weight, index)
     sizes = degree(index, num)
     start = sizes.cumsum(0) - sizes
-    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes)
+    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes, output_size=index.numel())
     place = place.view(-1, *[1] * (weight.dim() - 1)).expand_as(order)
     return torch.empty_like(order).scatter_(0, order, place)
 

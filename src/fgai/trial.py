@@ -12,9 +12,10 @@ from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, Adversary, AttackResult
 from fgai.attention import Attention
+from fgai.checks import check_answers, check_attention, check_labels, one_graph
 from fgai.deletion import Among, First, f_curve, f_slope
 from fgai.errors import DataError
-from fgai.reading import Reader, Reading
+from fgai.reading import Reader, Reading, in_words
 
 
 @dataclass(frozen=True)
@@ -51,27 +52,33 @@ class Trial:
 
 
 def clean_trial(read: Reader, data: Data) -> Trial:
-    """The model on the clean graph, judged on `data.test_mask` or on all nodes.
+    """The model on the clean graph, checked, judged on `data.test_mask` or on all nodes.
 
     Without `data.y` the model's own clean answers are the labels.
     """
-    with torch.no_grad():
-        clean = read(data).detach()
+    data = one_graph(data, masks=("test_mask",))
+    clean = read.checked(data)
     labels, eval_mask = data.get("y"), data.get("test_mask")
     labels = _answers(clean) if labels is None else labels
     eval_mask = _everyone(clean) if eval_mask is None else eval_mask
     if not eval_mask.any() or (labels[eval_mask] < 0).any():
         raise DataError(
-            f"`test_mask` judges {int(eval_mask.sum())} nodes, and `y` has no label of {int((labels[eval_mask] < 0).sum())}; "
-            "give a mask of nodes that have one, or leave `y` out and the model's own answers are the labels"
+            f"`test_mask` holds {int(eval_mask.sum())} nodes, and {int((labels[eval_mask] < 0).sum())} of them have no "
+            "label in `y`; give a mask of labelled nodes, or leave `y` out: the model's clean predictions are then the "
+            "labels"
         )
+    check_labels(labels[eval_mask], clean.probs.size(1))
     return Trial(read, data, clean, clean, labels, eval_mask)
 
 
 def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> Trial:
     """The same model after the adversary, with this seed, has made `gain` large; its gradients lead the attack."""
     seeded: Any = replace(adversary, seed=seed)  # pyright: ignore[reportArgumentType], adversaries are dataclasses
-    now: AttackResult = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
+    model = trial.read.model
+    with in_words(model, trial.graph):
+        now: AttackResult = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
+    check_answers(now.logits, type(model).__name__, on="the attacked graph")
+    check_attention(now.attention, type(model).__name__, on="the attacked graph")
     return replace(trial, graph=now.graph, now=now)
 
 

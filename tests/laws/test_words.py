@@ -111,7 +111,9 @@ def identifiers(tree):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src").as_posix())
 def test_no_banned_name_is_defined(path):
     wrong = [(name, line) for name, line in identifiers(ast.parse(path.read_text())) if name.lstrip("_") in NAMES]
-    assert not wrong, [f"{path.name}:{line} {name} -> {NAMES[name.lstrip('_')] or 'say what it is'}" for name, line in wrong]
+    assert not wrong, [
+        f"{path.name}:{line} {name} -> {NAMES[name.lstrip('_')] or 'say what it is'}" for name, line in wrong
+    ]
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -123,5 +125,7 @@ def test_no_banned_phrase_is_left(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_prose_is_wrapped(path):
     fenced = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
-    long = [line for line in fenced.splitlines() if len(line) > 120 and not line.lstrip().startswith(("|", "<", "!", "["))]
+    long = [
+        line for line in fenced.splitlines() if len(line) > 120 and not line.lstrip().startswith(("|", "<", "!", "["))
+    ]
     assert not long, long[:3]

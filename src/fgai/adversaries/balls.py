@@ -15,8 +15,9 @@ from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.projections import PROJECTIONS
 from fgai.attention import Attention
 from fgai.errors import SettingError
-from fgai.graph import require, segment_sum
+from fgai.graph import edge_keys, require, segment_sum
 from fgai.reading import Reader, frozen_params
+from fgai.settings import check_choice, check_numbers, check_seed, check_whole
 
 
 @ADVERSARIES.register("attention-ball")
@@ -26,7 +27,8 @@ class AttentionBall:
 
     On the `weights` this is the paper's y(w + delta); on the `scores` the softmax comes after. Sites are the layers'
     names; by default the last one, the explanation. Perturbed weights need not be positive nor sum to one: that is the
-    definition's ball, not the simplex.
+    definition's ball, not the simplex. The weight of a neighbour is one entry, as in the certificate: parallel edges
+    share its push.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -44,10 +46,15 @@ class AttentionBall:
     sites: tuple[str, ...] | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_choice(PROJECTIONS, norm=self.norm)
+        check_choice(("weights", "scores"), on=self.on)
+        check_numbers(0, radius=self.radius)
+        check_whole(0, steps=self.steps)
+        check_seed(self.seed)
+
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """The worst reading found."""
-        if self.norm not in PROJECTIONS or self.on not in ("weights", "scores") or self.radius < 0:
-            raise SettingError(f"{self}; norm is l1, l2 or linf, on is weights or scores, radius is not negative")
         best, places = Best(read, graph, gain), self._places(read, graph)
         generator = torch.Generator().manual_seed(self.seed)
         delta = {}
@@ -55,7 +62,7 @@ class AttentionBall:
             noise = torch.randn(place.weight.shape, generator=generator, dtype=place.weight.dtype).to(
                 place.weight.device
             )
-            delta[site] = self._project(0.01 * self.radius * noise, place)
+            delta[site] = place.project(0.01 * self.radius * noise)
         with frozen_params(read.model):
             for number in range(self.steps):
                 for part in delta.values():
@@ -65,34 +72,51 @@ class AttentionBall:
                 best.offer(self._as_change({site: part.detach() for site, part in delta.items()}), value)
                 length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large strides, then small ones
                 delta = {
-                    site: self._project(
-                        delta[site].detach() + length * self._direction(slope, places[site]), places[site]
-                    )
+                    site: places[site].project(delta[site].detach() + length * places[site].direction(slope))
                     for site, slope in zip(delta, slopes, strict=True)
                 }
         best.try_on(self._as_change(delta))
         return best.reading()
 
-    def _places(self, read: Reader, graph: Data) -> Mapping[str, Attention]:
+    def _places(self, read: Reader, graph: Data) -> dict[str, _Place]:
         with torch.no_grad():
             seen = read(graph).attention
         names = tuple(seen)[-1:] if self.sites is None else self.sites
         if unknown := sorted(set(names) - set(seen)):
             raise SettingError(f"no attention is called {unknown}; in this model there is {sorted(seen)}")
-        return {site: seen[site] for site in names}
-
-    def _project(self, delta: Tensor, place: Attention) -> Tensor:
-        return PROJECTIONS[self.norm](delta, place.target, place.num_targets, self.radius)
-
-    def _direction(self, slope: Tensor, place: Attention) -> Tensor:
-        """The gradient, scaled per node to length one; its sign, where every entry has a bound of its own."""
-        if self.norm == "linf":
-            return slope.sign()
-        length = segment_sum(slope.square(), place.target, place.num_targets).sqrt()
-        return slope / length.clamp(min=1e-12)[place.target]
+        return {site: _Place(seen[site], self.norm, self.radius, self.on == "weights") for site in names}
 
     def _as_change(self, delta: Mapping[str, Tensor]) -> Perturbation:
         return Perturbation(weight_delta=delta) if self.on == "weights" else Perturbation(score_delta=delta)
+
+
+class _Place:
+    """The ball at one site: a vector per target and head, with an entry per edge, or per neighbour if `merged`."""
+
+    def __init__(self, attention: Attention, norm: str, radius: float, merged: bool) -> None:
+        self.weight, self._target, self._nodes = attention.weight, attention.target, attention.num_targets
+        self._norm, self._radius = norm, radius
+        base = int(attention.edge_index.max()) + 1 if len(attention.weight) else 1
+        keys = edge_keys(attention.edge_index, base)
+        keys, entry, copies = keys.unique(return_inverse=True, return_counts=True)
+        self._entry = entry if merged and len(keys) < len(entry) else None
+        self._copies = copies[entry, None]
+        self._ends = torch.empty_like(keys).index_put((entry,), self._target)
+
+    def project(self, delta: Tensor) -> Tensor:
+        """The nearest point inside; parallel edges share the push of their neighbour evenly."""
+        onto = PROJECTIONS[self._norm]
+        if self._entry is None:
+            return onto(delta, self._target, self._nodes, self._radius)
+        whole = segment_sum(delta, self._entry, len(self._ends))
+        return onto(whole, self._ends, self._nodes, self._radius)[self._entry] / self._copies
+
+    def direction(self, slope: Tensor) -> Tensor:
+        """The gradient, scaled per node to length one; its sign, where every entry has a bound of its own."""
+        if self._norm == "linf":
+            return slope.sign()
+        length = segment_sum(slope.square(), self._target, self._nodes).sqrt()
+        return slope / length.clamp(min=1e-12)[self._target]
 
 
 @ADVERSARIES.register("feature-ball")
@@ -118,10 +142,14 @@ class FeatureBall:
     targets: tuple[int, ...] | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_choice(PROJECTIONS, norm=self.norm)
+        check_numbers(0, radius=self.radius)
+        check_whole(0, steps=self.steps)
+        check_seed(self.seed)
+
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """The worst reading found."""
-        if self.norm not in PROJECTIONS or self.radius < 0:
-            raise SettingError(f"{self}; norm is l1, l2 or linf, and radius is not negative")
         best, x = Best(read, graph, gain), require(graph, "x")
         values, row = (x.coalesce().values(), x.coalesce().indices()[0]) if x.is_sparse else (x, _rows(x))
         free = self._free(row, x.size(0)).view(values.shape)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.perturbation import AttackResult, Perturbation
-from fgai.errors import NotDifferentiableError, SettingError
+from fgai.errors import NotDifferentiableError, NotFiniteError, SettingError
 from fgai.reading import Reader, Reading
 from fgai.registry import Registry
 
@@ -27,6 +27,11 @@ class Adversary(Protocol):
 
 
 ADVERSARIES: Registry[Any] = Registry("adversary")
+BROKEN = (
+    "under attack the gain is not finite: the attack found an input on which the model's answers or its attention "
+    "overflow, so that no distance can be measured. The model is broken there, not stable: bound its logits, or attack "
+    "it in a smaller box or radius"
+)
 
 
 class Best:
@@ -36,12 +41,22 @@ class Best:
         self._read, self._graph, self.gain = read, graph, gain
         self.perturbation = Perturbation()
         with torch.no_grad():
-            self.value = _number(gain(clean or read(graph)))
+            self.value = float(gain(clean or read(graph)))
+        if not math.isfinite(self.value):
+            raise NotFiniteError(
+                f"the gain of the clean graph is {self.value}, so no attack can be told from none; check that the "
+                "features, the model's weights and its answers are finite"
+            )
 
     def offer(self, perturbation: Perturbation, value: Tensor) -> None:
-        """Keep this perturbation if it gains more."""
-        if _number(value) > self.value:
-            self.perturbation, self.value = perturbation, _number(value)
+        """Keep this perturbation if it gains more.
+
+        One whose gain is NaN has broken the model: it is not harmless but the worst there is, and `reading` says so.
+        """
+        number = float(value.detach())  # once: a GPU is waited for each time
+        number = math.inf if math.isnan(number) else number
+        if number > self.value:
+            self.perturbation, self.value = perturbation, number
 
     def try_on(self, perturbation: Perturbation) -> None:
         """Read under this perturbation, without gradients, and keep it if it gains more."""
@@ -50,6 +65,8 @@ class Best:
 
     def reading(self) -> AttackResult:
         """The reading under the best perturbation, with gradients to the model's parameters if they are asked for."""
+        if not math.isfinite(self.value):
+            raise NotFiniteError(BROKEN)
         return self.perturbation.read(self._read, self._graph)
 
 
@@ -60,7 +77,15 @@ def gradients(value: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
             "this gain has no gradient to climb, it can only judge; use it with fgai.Strongest, which climbs other "
             "gains, or ask for another gain (cross-entropy, kl, margin, attention-divergence, ...)"
         )
-    return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+    slopes = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+    if not bool(value.isfinite()):
+        raise NotFiniteError(BROKEN)
+    if not all(bool(slope.isfinite().all()) for slope in slopes):
+        raise NotFiniteError(
+            "the gain has a gradient that is not finite, so the attack does not know where to go and would find "
+            "nothing; look for a square root, a norm or a division at 0 in the model, or climb another gain"
+        )
+    return slopes
 
 
 def resolve_targets(targets: tuple[int, ...] | None, nodes: int) -> Tensor:
@@ -71,8 +96,3 @@ def resolve_targets(targets: tuple[int, ...] | None, nodes: int) -> Tensor:
     if len(found) == 0 or int(found.min()) < 0 or int(found.max()) >= nodes:
         raise SettingError(f"targets are {targets}, and the graph has the nodes 0 to {nodes - 1}; name some of those")
     return found
-
-
-def _number(value: Tensor) -> float:
-    number = float(value.detach())
-    return -math.inf if math.isnan(number) else number

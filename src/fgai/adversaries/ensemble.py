@@ -15,8 +15,9 @@ from fgai.adversaries.base import ADVERSARIES, Best, Gain
 from fgai.adversaries.gains import GAINS
 from fgai.adversaries.injection import NodeInjection
 from fgai.adversaries.perturbation import AttackResult
-from fgai.errors import NotDifferentiableError
+from fgai.errors import NotDifferentiableError, SettingError
 from fgai.reading import Reader
+from fgai.settings import SEEDS, check_seed, check_whole
 
 
 @ADVERSARIES.register("strongest")
@@ -46,6 +47,16 @@ class AttackEnsemble:
     box: tuple[float, float] | None = (-1.0, 1.0)
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_whole(1, restarts=self.restarts)
+        if not self.edges or not self.schedules or any(name not in GAINS for name in self.surrogates):
+            raise SettingError(
+                f"edges={self.edges}, schedules={self.schedules}, surrogates={self.surrogates}; give links per node, "
+                f"schedules (steps, step size), and gains among {', '.join(GAINS)}"
+            )
+        list(self.members())  # each checks its own settings
+
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """The worst reading found by any member."""
         with torch.no_grad():
@@ -64,4 +75,4 @@ class AttackEnsemble:
     def members(self) -> Iterator[NodeInjection]:
         """The attacks that are tried, for every gain that is climbed."""
         for restart, edges, (steps, step) in product(range(self.restarts), self.edges, self.schedules):
-            yield NodeInjection(self.nodes, edges, steps, step, self.box, seed=self.seed + 1_000 * restart)
+            yield NodeInjection(self.nodes, edges, steps, step, self.box, seed=(self.seed + 1_000 * restart) % SEEDS)

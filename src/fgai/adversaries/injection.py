@@ -15,6 +15,7 @@ from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
 from fgai.reading import Reader, frozen_params
+from fgai.settings import SEEDS, check_box, check_positive, check_seed, check_whole
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class InjectionSite:
         """What a model says of it."""
         graph = self.graph(x)
         reading = read(graph)
-        return AttackResult(reading.logits, reading.attention, self.change(x), graph)
+        return AttackResult(reading.logits, reading.attention, self.change(x), graph, unread=reading.unread)
 
     def offer(self, read: Reader, x: Tensor, best: Best) -> None:
         """Let `best` judge these features."""
@@ -93,6 +94,13 @@ class NodeInjection:
     box: tuple[float, float] | None = (-1.0, 1.0)
     targets: tuple[int, ...] | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole(1, nodes=self.nodes, edges=self.edges)
+        check_whole(0, steps=self.steps)
+        check_positive(step=self.step)
+        check_box(self.box)
+        check_seed(self.seed)
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """The worst reading found."""
@@ -142,12 +150,14 @@ class NodeInjection:
         """Both directions of the links; a node's first links do not depend on how many it has; [2, 2 nodes edges]."""
         size = int(graph.num_nodes or 0)
         allowed = resolve_targets(self.targets, size)
-        if not 0 < self.edges <= len(allowed) or self.nodes < 1:
+        if self.edges > len(allowed):
             raise SettingError(
                 f"{self.nodes} nodes with {self.edges} links each, and there are {len(allowed)} nodes to link to; "
-                "give at least one node, and no more links than there are targets"
+                "give no more links than there are targets"
             )
-        picked = [allowed[_distinct(self.edges, len(allowed), self.seed * 1_000_003 + i)] for i in range(self.nodes)]
+        picked = [
+            allowed[_distinct(self.edges, len(allowed), (self.seed * 1_000_003 + i) % SEEDS)] for i in range(self.nodes)
+        ]
         new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
         return undirected(torch.stack([new, torch.cat(picked)]))
 

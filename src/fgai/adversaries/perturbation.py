@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch_geometric.data import Data
@@ -17,8 +17,11 @@ from torch_geometric.data import Data
 from fgai.errors import DataError
 from fgai.files import atomic_write
 from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, require, with_values
+from fgai.readers import parse_json, read_tensors
 from fgai.reading import Reader, Reading
 
+REMEDY = "Perturbation.save writes such files"
+ANOTHER = "apply it to the graph that it was made for"
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
 
 
@@ -40,21 +43,47 @@ class Perturbation:
     score_delta: Mapping[str, Tensor] = field(default_factory=dict)
 
     def apply(self, data: Data) -> Data:
-        """The perturbed graph; original nodes keep their numbers."""
+        """The perturbed graph, on the device of `data`; original nodes keep their numbers.
+
+        A perturbation that was made for another graph is refused.
+        """
+        self._require_fit(data)
+        device = require(data, "edge_index").device
         if self.x_delta is not None:
-            data = _moved(data, self.x_delta)
+            data = _moved(data, self.x_delta.to(device))
         if self.dropped.size(1):
             edges = require(data, "edge_index")
-            data = delete_edges(data, locate(edges, self.dropped) >= 0)
+            data = delete_edges(data, locate(edges, self.dropped.to(device)) >= 0)
         if self.x is not None:
-            return add_nodes(data, self.x, self.added)
+            return add_nodes(data, self.x.to(device), self.added)
         return add_edges(data, self.added) if self.added.size(1) else data
+
+    def _require_fit(self, data: Data) -> None:
+        """Refuse a graph with other features, or with fewer nodes than the edges name."""
+        nodes, new = int(data.num_nodes or 0), 0 if self.x is None else len(self.x)
+        for ends, most in ((self.added, nodes + new), (self.dropped, nodes)):
+            if ends.numel() and int(ends.max()) >= most:
+                raise DataError(f"the perturbation names the node {int(ends.max())}, and there are {most}; {ANOTHER}")
+        width = require(data, "x").size(1) if self.x is not None else 0
+        if self.x is not None and self.x.size(1) != width:
+            raise DataError(f"the perturbation injects {self.x.size(1)} features, and the graph has {width}; {ANOTHER}")
+        if self.x_delta is not None:
+            x = require(data, "x")
+            shape = x.coalesce().values().shape if x.is_sparse else x.shape
+            if self.x_delta.shape != shape:
+                have = f"{list(self.x_delta.shape)} features, and the graph has {list(shape)}"
+                raise DataError(f"the perturbation moves {have}; {ANOTHER}")
 
     def read(self, read: Reader, data: Data) -> AttackResult:
         """What a model says of the perturbed graph, and where it looks."""
         graph = self.apply(data)
-        reading = read(graph, weight_delta=self.weight_delta, score_delta=self.score_delta)
-        return AttackResult(reading.logits, reading.attention, self, graph)
+        device = require(graph, "edge_index").device
+        weights, scores = (
+            {site: delta.to(device) for site, delta in deltas.items()}
+            for deltas in (self.weight_delta, self.score_delta)
+        )
+        reading = read(graph, weight_delta=weights, score_delta=scores)
+        return AttackResult(reading.logits, reading.attention, self, graph, unread=reading.unread)
 
     def kept(self, data: Data) -> Tensor:
         """For each edge of `data`, its column in the perturbed graph, or -1 where it was dropped."""
@@ -63,7 +92,7 @@ class Perturbation:
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file."""
         parts = {name: getattr(self, name) for name in ("x", "added", "dropped", "x_delta")}
-        tensors = {name: part.detach().contiguous() for name, part in parts.items() if part is not None}
+        tensors = {name: part.detach().clone().contiguous() for name, part in parts.items() if part is not None}
         for name in ("weight_delta", "score_delta"):
             tensors |= {f"{name}/{site}": delta.detach().contiguous() for site, delta in getattr(self, name).items()}
         with atomic_write(Path(path)) as half:
@@ -72,20 +101,37 @@ class Perturbation:
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:
         """Read back what `save` wrote."""
-        try:
-            with safe_open(str(path), "pt") as file:
-                ours = json.loads((file.metadata() or {}).get("fgai", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-        except (OSError, SafetensorError, ValueError) as error:
-            raise DataError(f"{path} cannot be read ({error}); Perturbation.save writes such files") from error
-        if "perturbation" not in ours or not {"added", "dropped"} <= tensors.keys():
+        tensors, metadata = read_tensors(path, REMEDY)
+        ours = parse_json(metadata.get("fgai", "{}"), path, REMEDY)
+        if not isinstance(ours, dict) or ours.get("perturbation") != 1 or not {"added", "dropped"} <= tensors.keys():
             raise DataError(f"{path} holds no perturbation; Perturbation.save writes one")
         nudges = {
             kind: {name.removeprefix(f"{kind}/"): t for name, t in tensors.items() if name.startswith(f"{kind}/")}
             for kind in ("weight_delta", "score_delta")
         }
         x, x_delta = tensors.get("x"), tensors.get("x_delta")
+        _check(
+            path,
+            x,
+            x_delta,
+            [tensors["added"], tensors["dropped"]],
+            [n for kind in nudges.values() for n in kind.values()],
+        )
         return cls(x, tensors["added"], tensors["dropped"], x_delta, nudges["weight_delta"], nudges["score_delta"])
+
+
+def _check(
+    path: str | Path, x: Tensor | None, x_delta: Tensor | None, edges: list[Tensor], nudges: list[Tensor]
+) -> None:
+    """Refuse tensors that are no features [M, F], edges [2, A] or numbers."""
+    numbers = [part for part in (x, x_delta, *nudges) if part is not None]
+    if not all(part.is_floating_point() for part in numbers) or (x is not None and x.dim() != 2):
+        raise DataError(f"{path} holds features or nudges that are no numbers; {REMEDY}")
+    for ends in edges:
+        if ends.dtype != torch.long or ends.dim() != 2 or len(ends) != 2 or (ends.numel() and int(ends.min()) < 0):
+            raise DataError(
+                f"{path} holds edges of {ends.dtype} and shape {list(ends.shape)}, not ids [2, A]; {REMEDY}"
+            )
 
 
 @dataclass(frozen=True)
@@ -97,8 +143,8 @@ class AttackResult(Reading):
 
     def detach(self) -> AttackResult:
         """The same reading without its history of gradients."""
-        plain = super().detach()
-        return AttackResult(plain.logits, plain.attention, self.perturbation, self.graph)
+        still: Any = super().detach()  # of the same class
+        return still
 
 
 def _moved(data: Data, change: Tensor) -> Data:

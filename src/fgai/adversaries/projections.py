@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fgai.devices import to_double
 from fgai.graph import degree, segment_sum
 from fgai.topk import rank_within
 
@@ -43,7 +44,8 @@ def onto_l1(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
     """
     if radius == 0 or len(index) == 0:
         return torch.zeros_like(delta)
-    size = delta.abs().double()  # sums over all entries lose too much in single precision
+    size = to_double(delta.abs())  # sums over all entries lose too much in single precision
+    index = index.to(size.device)
     sizes = degree(index, num)
     start = sizes.cumsum(0) - sizes  # [num], where each node's sorted entries begin
     place = rank_within(size, index, num)
@@ -56,7 +58,7 @@ def onto_l1(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
     active = segment_sum((ordered > shrink).long(), node, num)  # a prefix of each node's entries
     last = (start[:, None] + active - 1).clamp(min=0)
     amount = torch.where(segment_sum(size, index, num) > radius, shrink.gather(0, last.clamp(max=len(index) - 1)), 0.0)
-    return delta.sign() * (size - amount[index]).clamp(min=0).to(delta.dtype)
+    return delta.sign() * (size - amount[index]).clamp(min=0).to(delta)
 
 
 PROJECTIONS: dict[str, Projection] = {"l1": onto_l1, "l2": onto_l2, "linf": onto_linf}

@@ -15,6 +15,7 @@ from fgai.attention import Attention
 from fgai.errors import SettingError
 from fgai.graph import add_edges, locate, require
 from fgai.reading import Reader
+from fgai.settings import check_seed, check_whole
 
 SILENT = -30.0  # added to a score, it leaves no weight but a gradient
 
@@ -45,10 +46,15 @@ class EdgeRewiring:
     pool: int = 10_000
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_whole(0, added=self.added, dropped=self.dropped)
+        check_whole(1, rounds=self.rounds, pool=self.pool)
+        check_seed(self.seed)
+
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """The worst reading found."""
         links = pairs_of(require(graph, "edge_index"))
-        if not 0 <= self.dropped <= links.size(1) or self.added < 0 or self.rounds < 1:
+        if self.dropped > links.size(1):
             raise SettingError(f"{self}, and the graph has {links.size(1)} links; drop no more than that")
         best, change = Best(read, graph, gain), Perturbation()
         generator = torch.Generator().manual_seed(self.seed)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversaries import ADVERSARIES, Adversary, NodeInjection
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
@@ -23,10 +22,12 @@ from fgai.errors import SettingError
 from fgai.metrics import METRICS, measure, random_attention, shift, top_overlap
 from fgai.metrics.explanation import TOP
 from fgai.progress import progress
-from fgai.reading import Call, Reader, Reading, eval_mode
+from fgai.reading import Call, Reading, open_reader
+from fgai.settings import check_whole
 from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
 from fgai.versions import versions
 
+SAID = 200  # characters of a name that is kept
 KEPT = 100  # of the nodes that moved most
 CERTIFIED = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1)  # radii at which the certificate is shown
 RANDOM_DRAWS = 10  # of random explanations, the floor
@@ -58,12 +59,10 @@ def audit(
     >>> report.verdict.word in ("stable", "unstable", "degenerate", "unfaithful")
     True
     """
-    if seeds < 1:
-        raise SettingError(f"seeds={seeds}; an audit attacks at least once")
+    check_whole(1, seeds=seeds)
     if strangers := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"watch names {strangers}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
-    read = Reader(model, call)
-    with eval_mode(model), accelerated(model), progress("audit", seeds + 1) as advance:
+    with open_reader(model, call) as read, progress("audit", seeds + 1) as advance:
         clean = clean_trial(read, data)
         before, baselines = measure(clean), _baselines(model, clean, call)
         advance("clean")
@@ -76,7 +75,7 @@ def audit(
     moved, views = _shown(clean.clean, [trial.now for trial in trials], show_nodes, reference)
     figures = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(
-        model=name or type(model).__name__,
+        model=(name or type(model).__name__)[:SAID],
         graph={"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)},
         adversary=describe(by),
         gain=gain,
@@ -89,7 +88,7 @@ def audit(
         moved=moved,
         views=views,
         names=_names(data, views),
-        verdict=judge(before, {metric: figure.mean for metric, figure in figures.items()}, baselines),
+        verdict=judge(before, {name: figure.mean for name, figure in figures.items()}, baselines, clean.clean.unread),
         versions=versions(),
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
@@ -156,7 +155,7 @@ def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
     """What the nodes that are shown are called, where the graph says so; injected ones have no name."""
     names = data.get("names")
     shown = sorted({node for view in views for node in (view.node, *view.neighbours)})
-    return {} if names is None else {str(node): str(names[node]) for node in shown if node < len(names)}
+    return {} if names is None else {str(node): str(names[node])[:SAID] for node in shown if node < len(names)}
 
 
 def _moved(clean: Reading, attacks: list[Reading], overlaps: Tensor) -> tuple[NodeShift, ...]:

@@ -17,6 +17,8 @@ from fgai.auditing.verdict import Verdict
 from fgai.errors import DataError
 from fgai.files import atomic_write, checked_suffix, jsonable
 from fgai.metrics import METRICS
+from fgai.readers import read_json
+from fgai.records import record
 from fgai.registry import Registry
 
 WRITERS: Registry[Callable[[Any], str]] = Registry("format of a report")
@@ -44,6 +46,10 @@ def in_notebook(found: Any) -> str:
     return f'<iframe sandbox="allow-scripts" srcdoc="{page}" width="100%" height="720" title="audit"></iframe>'
 
 
+REMEDY = "AuditReport.save writes one to a .json file"
+NEEDED = ("f1", "overlap", "g_tvd")  # metrics that every text and page names
+NAME = 1_000  # characters of a name in a file
+IDS = 2**53  # numbers of nodes lie below: a page could not tell larger ones apart
 TOLD = ("0.001", "0.01", "0.05")  # radii of the certificate that the text names
 
 
@@ -137,7 +143,7 @@ class AuditReport:
     def title(self) -> str:
         """What was audited, by what."""
         settings = ", ".join(
-            f"{name}={value}" for name, value in self.adversary.items() if name not in ("name", "seed")
+            f"{name}={value!s:.200}" for name, value in self.adversary.items() if name not in ("name", "seed")
         )
         return f"{self.model} under {self.adversary['name']}({settings}), gain {self.gain}, {self.seeds} seed(s)"
 
@@ -175,21 +181,10 @@ class AuditReport:
     @classmethod
     def load(cls, path: str | Path) -> AuditReport:
         """Read back what `save` wrote to a `.json` file."""
-        try:
-            raw = _with_nan(json.loads(Path(path).read_text()))
-            raw["attacked"] = {
-                name: Estimate(**{**figure, "values": tuple(figure["values"])})
-                for name, figure in raw["attacked"].items()
-            }
-            raw["moved"] = tuple(
-                NodeShift(**{**row, "answers_attacked": tuple(row["answers_attacked"])}) for row in raw["moved"]
-            )
-            raw["curves"] = Curves(**{name: _tuples(part) for name, part in raw["curves"].items()})
-            raw["views"] = tuple(Neighbourhood(**{k: _tuples(v) for k, v in view.items()}) for view in raw["views"])
-            raw["verdict"] = Verdict(raw["verdict"]["word"], tuple(raw["verdict"]["reasons"]))
-            return cls(**raw)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path} holds no audit ({error!r}); AuditReport.save writes one") from error
+        report = record(cls, read_json(path, f"it holds no audit; {REMEDY}"), f"{path} holds no audit", REMEDY)
+        if why := _wrong(report):
+            raise DataError(f"{path} holds no audit ({why}); {REMEDY}")
+        return report
 
     def __str__(self) -> str:
         return self.text()
@@ -198,19 +193,50 @@ class AuditReport:
         return in_notebook(self)
 
 
-def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples they were."""
-    if isinstance(value, dict):
-        return {name: _tuples(part) for name, part in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _wrong(report: AuditReport) -> str:
+    """What keeps a report from being told, drawn and written, if anything does."""
+    nodes, strange = report.graph.get("nodes", -1), {*report.attacked} - {*METRICS}
+    shown = [*report.moved, *report.views]
+    named = [node for view in report.views for node in _named(view)]
+    lengths = {len(curve) for part in (report.curves.clean, report.curves.attacked) for curve in part.values()}
+    texts = [report.model, report.gain, *report.names.values(), *report.versions.values(), *report.versions]
+    texts += [text for pair in report.adversary.items() for text in pair if isinstance(text, str)]
+    tests = {
+        "its graph has no number of nodes and edges": nodes < 0 or report.graph.get("edges", -1) < 0,
+        "its adversary has no name": not isinstance(report.adversary.get("name"), str),
+        f"{_some(strange)} is no metric here": bool(strange),
+        "metrics are missing": not {*NEEDED} <= report.attacked.keys() <= report.clean.keys(),
+        f"{report.seeds} seeds do not have a value each": any(
+            len(figure.values) != report.seeds for figure in report.attacked.values()
+        ),
+        "curves are missing or of different lengths": any(
+            {*part} != {"most", "least"} for part in (report.curves.clean, report.curves.attacked)
+        )
+        or lengths != {len(report.curves.shares)},
+        "radii are missing": not {*TOLD} <= report.certified.keys()
+        or any(not _is_number(radius) for radius in (*report.certified, *report.guaranteed)),
+        "it shows nodes that the graph does not have": any(not 0 <= row.node < nodes for row in shown),
+        "it names nodes by no number": any(not 0 <= node < IDS for node in named),
+        "it links nodes that it does not show": any(
+            not {*link[:2]} <= {view.node, *view.neighbours} for view in report.views for link in view.links
+        ),
+        "a node is shown twice": len({view.node for view in report.views}) < len(report.views),
+        f"a name is longer than {NAME} characters": any(len(text) > NAME for text in texts),
+    }
+    return next((why for why, wrong in tests.items() if wrong), "")
 
 
-def _with_nan(raw: dict[str, Any]) -> dict[str, Any]:
-    """Nulls among the figures are numbers that were not finite."""
-    for part in (raw["clean"], raw["baselines"], *raw["attacked"].values()):
-        part.update({name: math.nan for name, value in part.items() if value is None})
-    for curves in (raw["curves"]["clean"], raw["curves"]["attacked"]):
-        curves.update({name: [math.nan if y is None else y for y in curve] for name, curve in curves.items()})
-    for figure in raw["attacked"].values():
-        figure["values"] = [math.nan if value is None else value for value in figure["values"]]
-    return raw
+def _named(view: Neighbourhood) -> tuple[int, ...]:
+    ends = (end for link in view.links for end in link[:2])
+    return (*view.neighbours, *view.top_before, *view.top_after, *ends)
+
+
+def _some(names: set[str]) -> str:
+    return f"{min(names, default='')[:60]!r}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

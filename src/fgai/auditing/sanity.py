@@ -11,10 +11,11 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.attention import Attention, uniform
+from fgai.devices import device_of
 from fgai.graph import require
 from fgai.methods.base import Method
 from fgai.metrics import g_tvd, micro_f1, top_overlap
-from fgai.reading import Call, Reader, eval_mode, read
+from fgai.reading import Call, open_reader, read
 from fgai.seeding import seeded
 from fgai.topk import effective_k
 
@@ -35,8 +36,7 @@ def without_attention(model: nn.Module, data: Data, *, call: Call | None = None)
     >>> without_attention(backbones.build("gat", data), data).changed <= 1.0
     True
     """
-    reader = Reader(model, call)
-    with eval_mode(model), torch.no_grad():
+    with open_reader(model, call) as reader:
         clean = reader(data)
         flat = reader(data, edit=lambda _, attention: uniform(attention).weight)
     return UniformEffect(g_tvd(clean, flat), 1.0 - micro_f1(flat.probs, clean.probs.argmax(-1)))
@@ -57,7 +57,10 @@ def cascading_randomisation(
         for name, layer in reversed(list(broken.named_modules())):
             own = list(layer.parameters(recurse=False))
             for parameter in own:
-                parameter.data = parameter.data.std(correction=0).clamp(min=0.1) * torch.randn_like(parameter)
+                noise = torch.randn(parameter.shape, dtype=parameter.dtype).to(
+                    parameter.device
+                )  # the same on any device
+                parameter.data = parameter.data.std(correction=0).clamp(min=0.1) * noise
             if own:
                 kept[name] = _kept(before, read(broken, data, call).explanation, k)
     return kept
@@ -74,15 +77,15 @@ def label_randomisation(
     shuffled, blank = copy.copy(data), copy.deepcopy(model)
     y = require(data, "y")
     with seeded(seed):
-        shuffled.y = y[torch.randperm(len(y))]
-        for module in blank.modules():
+        shuffled.y = y[torch.randperm(len(y)).to(y.device)]
+        for module in blank.cpu().modules():  # draws on the CPU are the same for any device
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()  # pyright: ignore[reportCallIssue]
-    taught = method.fit(blank, shuffled, call=call).model
+    taught = method.fit(blank.to(device_of(model)), shuffled, call=call).model
     return _kept(read(model, data, call).explanation, read(taught, data, call).explanation, k)
 
 
 def _kept(before: Attention, after: Attention, k: int | float) -> float:
     """The mean V_k of the nodes with more neighbours than their top k has members."""
-    contested = before.degree > effective_k(k, before.degree)
-    return float(top_overlap(before, after, k)[contested].mean())
+    kept, contested = top_overlap(before, after, k), before.degree > effective_k(k, before.degree)
+    return float(kept[contested.to(kept.device)].mean())

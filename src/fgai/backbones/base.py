@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from fgai.errors import DataError
 from fgai.graph import require, with_values
-from fgai.kernels import thinned
+from fgai.kernels import fast_dropout
 from fgai.registry import Registry
 from fgai.seeding import seeded
 
@@ -57,6 +57,6 @@ def shape_for(data: Data) -> dict[str, int]:
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Dropout of features; of a sparse matrix on its stored entries, which is the same: zeros stay zeros."""
     if not training or not x.is_sparse:
-        return thinned(x, p, training)
+        return fast_dropout(x, p, training)
     x = x.coalesce()
-    return with_values(x, thinned(x.values(), p))
+    return with_values(x, fast_dropout(x.values(), p))

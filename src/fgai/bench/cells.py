@@ -10,13 +10,12 @@ from typing import Any
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversaries import Adversary, AttackEnsemble, NodeInjection
 from fgai.auditing.audit import describe
 from fgai.bench.results import Row, peak_mb
 from fgai.files import jsonable
 from fgai.metrics import measure
-from fgai.reading import Call, Reader, eval_mode
+from fgai.reading import Call, open_reader
 from fgai.trial import Trial, attacked_trial, clean_trial
 
 
@@ -53,8 +52,8 @@ def row_per_attack(
 ) -> Iterator[Row]:
     """One row for the clean graph (`none`), then one per attack, seeded like the model."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
-    with eval_mode(model), accelerated(model, as_pyg=False):
-        clean = clean_trial(Reader(model, call), data)
+    with open_reader(model, call) as read:
+        clean = clean_trial(read, data)
         yield Row(**_figures(clean), peak_mb=peak_mb(), **about)
         for name, attack in attacks.items():
             start = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -21,7 +20,13 @@ from fgai.bench.results import CellStore, Row
 from fgai.deletion import SHARES
 from fgai.errors import DataError
 from fgai.methods import Epoch
+from fgai.readers import read_json
+from fgai.records import records
 from fgai.registry import Registry
+from fgai.training.loop import check_history
+
+REMEDY = "`python benchmarks/figures.py` makes those we show"
+AGAIN = "run its cell again"
 
 METHODS = ("vanilla", "ln", "at", "fgai")  # in the order in which they are told
 SHOWN = "amazon-photo"  # where a figure is of one dataset, and none was asked for
@@ -39,7 +44,11 @@ def f_curves(results: Path, dataset: str, backbone: str) -> Any:
     """F+ and F- of every backbone, clean and under 20 nodes of 20 links, mean over the seeds that all methods hold."""
     found: dict[tuple[str, int], dict[tuple[str, str], Row]] = defaultdict(dict)
     for row in CellStore(results / "cells").every():
-        if row.dataset == (dataset or SHOWN) and row.curves:
+        if row.dataset == (dataset or SHOWN) and row.curves and row.attack in CURVES:
+            if any(len(row.curves.get(first, ())) != len(SHARES) for first in ("most", "least")):
+                raise DataError(
+                    f"a row of {'-'.join(map(str, row.key))} has no curves at {len(SHARES)} shares; {AGAIN}"
+                )
             found[row.backbone, row.seed][row.method, row.attack] = row
     needed = set(product(METHODS, CURVES))
     whole = {key: rows for key, rows in sorted(found.items()) if needed <= rows.keys()}
@@ -89,8 +98,16 @@ def loss_terms(results: Path, dataset: str, backbone: str) -> Any:
             f"{results / 'histories'} holds no losses of {dataset}; `python benchmarks/figures.py` makes those we show"
         )
     backbones = [file.stem.removeprefix(f"{dataset}-").removesuffix("-fgai-0") for file in files]
-    losses = [[Epoch(**epoch) for epoch in json.loads(file.read_text())] for file in files]
+    losses = [_history(file) for file in files]
     return plots.loss_terms(dict(zip(backbones, losses, strict=True)))
+
+
+def _history(file: Path) -> list[Epoch]:
+    found = records(Epoch, read_json(file, REMEDY), file, REMEDY)
+    check_history(found, file, REMEDY)
+    if not found:
+        raise DataError(f"{file} holds no epoch; {REMEDY}")
+    return found
 
 
 @FIGURES.register("certified")
@@ -112,6 +129,9 @@ def certified(results: Path, dataset: str, backbone: str) -> Any:
 
 def _shares(rows: Sequence[Row]) -> list[tuple[float, float]]:
     """The share that is certified at each radius, mean over seeds."""
+    for row in rows:
+        if missing := [f"share_{r:g}" for r in CERTIFIED if f"share_{r:g}" not in row.metrics]:
+            raise DataError(f"a row of {'-'.join(map(str, row.key))} has no {missing[0]}; {AGAIN}")
     return [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in CERTIFIED]
 
 

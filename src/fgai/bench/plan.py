@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
+from importlib.resources import as_file, files
 from itertools import chain, product
 from pathlib import Path
 
 from fgai.errors import DataError, SettingError, UnknownNameError
+from fgai.readers import read_toml
+from fgai.records import record
+
+SEEDS, CELLS = 10_000, 100_000  # of a dataset, and of a plan, at most
+REMEDY = "it needs title, seeds, backbones, methods, columns; `where` has a list for each method"
 
 
 @dataclass(frozen=True, order=True)
@@ -64,31 +68,22 @@ class Plan:
         'F1'
         """
         path = Path(name) if name.endswith(".toml") else None
-        source = path or files("fgai.bench").joinpath("plans", f"{name}.toml")
-        try:
-            content = tomllib.loads(source.read_text())
-        except FileNotFoundError as error:
-            raise UnknownNameError(
-                f"no plan is called '{name}'; there is {', '.join(plans())}, or a .toml file"
-            ) from error
-        except tomllib.TOMLDecodeError as error:
-            raise DataError(f"{name} is not a plan: {error}") from error
-        try:
-            lists = {part: tuple(content.pop(part, ())) for part in ("backbones", "methods", "notes")}
-            columns = tuple(Column(**column) for column in content.pop("columns"))
-            plan = cls(path.stem if path else name, columns=columns, **lists, **content)
-        except (TypeError, KeyError) as error:
-            raise DataError(
-                f"{name} is not a plan ({error}); it needs title, seeds, backbones, methods, columns"
-            ) from error
+        if (path is None and name not in plans()) or (path is not None and not path.exists()):
+            raise UnknownNameError(f"no plan is called '{name[:100]}'; there is {', '.join(plans())}, or a .toml file")
+        with as_file(path or files("fgai.bench").joinpath("plans", f"{name}.toml")) as source:
+            content = read_toml(source, f"it is not a plan; {REMEDY}")
+        plan = record(cls, {"name": path.stem if path else name, **content}, f"{name} is not a plan", REMEDY)
         plan._check()
         return plan
 
     def _check(self) -> None:
-        if not isinstance(self.seeds, dict) or not all(isinstance(count, int) for count in self.seeds.values()):
-            raise DataError(f"{self.name} has seeds = {self.seeds}; give a number of each dataset, as {{ cora = 3 }}")
-        if not all(isinstance(some, list) for some in self.where.values()):
-            raise DataError(f"{self.name} has where = {self.where}; give a list for each method")
+        if not all(0 <= count <= SEEDS for count in self.seeds.values()):
+            raise DataError(f"{self.name} has seeds = {self.seeds}; give each dataset a number up to {SEEDS}")
+        if wrong := [name for name in (*self.seeds, *self.backbones, *self.methods) if not _is_name(name)]:
+            raise DataError(f"{self.name} names {wrong[0]!r:.60}, which cannot be part of a file's name; use words")
+        size = len(self.seeds) * len(self.backbones) * len(self.methods) * max(self.seeds.values(), default=0)
+        if size > CELLS:
+            raise DataError(f"{self.name} has up to {size} cells; a plan has at most {CELLS}, split it")
         for kind, asked, there in (
             ("method", {*self.where}, self.methods),
             ("dataset", {*chain.from_iterable(self.where.values())}, self.seeds),
@@ -123,6 +118,11 @@ class Plan:
         """Those of one line of the table, a cell for each seed; `method` may name a preset."""
         name, _, preset = method.partition(":")
         return [Cell(dataset, backbone, name, seed, preset or "default") for seed in range(self.seeds[dataset])]
+
+
+def _is_name(name: str) -> bool:
+    """Whether a cell may be kept in a file of this name: no folder, nothing hidden, not too long."""
+    return 0 < len(name) <= 60 and name.isprintable() and "/" not in name and not name.startswith(".")
 
 
 def plans() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +10,11 @@ from typing import Any
 
 from fgai.bench.plan import Cell
 from fgai.files import write_json
+from fgai.readers import read_json
+from fgai.records import records
 from fgai.versions import versions
+
+REMEDY = "delete it and run the bench again, which makes the rows that are missing"
 
 
 def peak_mb() -> float:
@@ -46,7 +49,7 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file; none if it is not there."""
-    return [Row(**row) for row in json.loads(path.read_text())] if path.exists() else []
+    return records(Row, read_json(path, REMEDY), path, REMEDY) if path.exists() else []
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -57,6 +60,9 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def write_all(path: Path, rows: Iterable[Row]) -> None:
     """Make these the rows of a file, sorted."""
     write_json(path, [asdict(row) for row in sorted(rows, key=lambda row: row.key)])
+
+
+REMEDY = "take it away, and measure again"
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Cost:
 
 def read_costs(path: str | Path) -> list[Cost]:
     """The rows of a file; none if it is not there."""
-    return [Cost(**row) for row in json.loads(Path(path).read_text())] if Path(path).exists() else []
+    return records(Cost, read_json(path, REMEDY), path, REMEDY) if Path(path).exists() else []
 
 
 def write_costs(path: str | Path, costs: Iterable[Cost]) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch_geometric.data import Data
 
@@ -22,6 +23,7 @@ from fgai.bench.plan import Cell, Plan
 from fgai.bench.results import CellStore, Row
 from fgai.bench.tracking import Track
 from fgai.certificates import certified_radius, certified_share
+from fgai.devices import placed
 from fgai.errors import SettingError
 from fgai.methods import METHODS
 from fgai.metrics import METRICS
@@ -37,10 +39,11 @@ REFINED = "vanilla"  # what a method that refines a trained model starts from
 
 @dataclass(frozen=True)
 class Settings:
-    """How cells run, the same for all: attacks by name, and fewer epochs where a trial is meant."""
+    """How cells run, the same for all: attacks by name, fewer epochs where a trial is meant, and on which device."""
 
     attacks: tuple[str, ...] = tuple(ATTACKS)
     epochs: int | None = None
+    device: str = "cpu"
 
 
 def run(
@@ -112,7 +115,7 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
-        data = backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data))
+        data = placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
         model, method, seconds = trained(cell, data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
         through = getattr(method, "through", None)  # a defence that cleans the graph first is attacked through that
@@ -140,8 +143,8 @@ def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tup
     if cell.method == REFINED and (shelf / "manifest.json").exists():
         found = saved.load(shelf)
         if found.manifest.get("method") == asdict(method) and "seconds" in found.manifest:
-            return found.model, method, float(found.manifest["seconds"])
-    model = backbones.build(cell.backbone, data, seed=cell.seed)
+            return found.model.to(settings.device), method, float(found.manifest["seconds"])
+    model = backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
     if getattr(kind, "refines", False):
         model, *_ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
     start = time.perf_counter()

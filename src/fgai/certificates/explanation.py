@@ -8,7 +8,8 @@ puts b in the place of a, and no other exchange of m members is cheaper, is
     l2    min_t sqrt(sum (a - t)+^2 + sum (t - b)+^2)
 
 At exactly that size the weights tie, beyond it they have changed places. The costs grow with m, so those within a
-radius count how many members can be lost.
+radius count how many members can be lost. As in V_k, a neighbour is one entry: parallel edges add up first.
+All is float64: on a device that has none, the results are on the CPU.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import torch
 from torch import Tensor
 
 from fgai.attention import Attention
+from fgai.checks import check_finite
 from fgai.errors import SettingError
-from fgai.graph import degree, segment_sum
+from fgai.graph import degree, locate, segment_sum
+from fgai.settings import check_numbers
 from fgai.topk import effective_k, rank_within
 
 Norm = Literal["l1", "l2", "linf"]
@@ -41,8 +44,9 @@ class Costs:
 
 @dataclass(frozen=True)
 class _Sorted:
-    """Each node's weights, falling, node after node."""
+    """Each node's weights, one for each neighbour, falling, node after node."""
 
+    once: Attention  # heads averaged, parallel edges added up
     weight: Tensor  # [E]
     start: Tensor  # [N]
     size: Tensor  # [N]
@@ -75,6 +79,7 @@ def guaranteed_overlap(attention: Attention, k: int | float = 10, radius: float 
     >>> guaranteed_overlap(a, k=1, radius=0.1)[3], guaranteed_overlap(a, k=1, radius=0.3)[3]
     (tensor(1., dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
+    check_numbers(0, radius=radius)
     costs = eviction_costs(attention, k, norm)
     lost = segment_sum((costs.cost <= radius).double(), costs.node, len(costs.effective_k)) if radius > 0 else 0.0
     return (costs.effective_k - lost) / costs.effective_k.double()
@@ -102,18 +107,21 @@ def certified_share(radius: Tensor, size: float) -> float:
     >>> certified_share(torch.tensor([0.1, 0.3, math.inf]), 0.2)
     0.5
     """
+    check_numbers(0, size=size)
     contested = radius[radius.isfinite()]
-    return float((contested > size).double().mean()) if len(contested) else 1.0
+    return float((contested > size).cpu().double().mean()) if len(contested) else 1.0
 
 
 def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, norm: Norm = "l1") -> Tensor:
     """A perturbation inside the radius that evicts all that can be evicted: the certificate is tight. [E].
 
     It moves a down and b up to the level where they meet, and what is left of the radius beyond it. Heads are averaged.
+    Of parallel edges the first takes the whole push of their neighbour: sizes are those of one entry per neighbour.
     """
-    once = attention.mean()
-    weight, target = once.weight[:, 0].double(), once.target
-    costs, rows = eviction_costs(once, k, norm), _sorted(once, k)
+    check_numbers(0, radius=radius)
+    costs, rows = eviction_costs(attention, k, norm), _sorted(attention, k)
+    once = rows.once
+    weight, target = once.weight[:, 0], once.target
     inside = costs.cost < radius  # strictly: weights that only tie need not change places
     lost = segment_sum(inside.long(), costs.node, len(rows.effective_k))
     nothing = torch.zeros(len(lost), dtype=torch.double, device=lost.device)
@@ -128,21 +136,23 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
     then = (place >= rows.effective_k[target]) & (place < (rows.effective_k + lost)[target])
     gap = level[target] - weight
     if norm == "linf":  # every entry may move by the whole radius
-        return radius * (then.double() - first.double())
-    return torch.where(first, gap.clamp(max=0) - beyond[target], 0.0) + torch.where(
-        then, gap.clamp(min=0) + beyond[target], 0.0
-    )
+        push = radius * (then.double() - first.double())
+    else:
+        down, up = gap.clamp(max=0) - beyond[target], gap.clamp(min=0) + beyond[target]
+        push = torch.where(first, down, 0.0) + torch.where(then, up, 0.0)
+    return push.new_zeros(len(attention.weight)).index_put((locate(once.edge_index, attention.edge_index),), push)
 
 
 def _sorted(attention: Attention, k: int | float) -> _Sorted:
-    once = attention.mean()
-    weight, target = once.weight[:, 0].double(), once.target
+    once = attention.mean().coalesce().double()
+    weight, target = once.weight[:, 0], once.target
+    check_finite("attention", weight)
     size = degree(target, once.num_targets)
     start = size.cumsum(0) - size
     falling = torch.empty_like(weight).scatter_(
         0, start[target] + rank_within(weight, target, once.num_targets), weight
     )
-    return _Sorted(falling, start, size, effective_k(k, size))
+    return _Sorted(once, falling, start, size, effective_k(k, size))
 
 
 def _l1(weight: Tensor, edge: Tensor, members: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ softmax by w_j in [e^lo_j / (e^lo_j + sum_k e^hi_k), e^hi_j / (e^hi_j + sum_k e^
 
     sum_j w'_j u'_j - w_j u_j = sum_j w_j (u'_j - u_j) + sum_j (w'_j - w_j) u'_j,  where sum_j (w'_j - w_j) = 0.
 
-It holds for chains of GATConv and GATv2Conv with an activation between them, and gets loose as R grows.
+It holds for chains of GATConv and GATv2Conv with an activation between them, and gets loose as R grows. Each layer is
+first computed by these formulas at R = 0: one that gives something else than the model did is not bounded.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fgai.adversaries.gains import binary_logits
 from fgai.attention import Attention
 from fgai.certificates.explanation import Norm
 from fgai.certificates.prediction import dual
+from fgai.devices import to_double
 from fgai.graph import segment_max, segment_sum
 from fgai.reading import Reader, Reading
 
@@ -36,6 +38,8 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.tanh,
     torch.sigmoid,
 )  # none of them falls anywhere
+METHODS = ("forward", "message", "aggregate", "update", "edge_update")  # a layer that has others is not PyG's
+ROUNDING = 1e-3  # relative to the largest output of a layer
 
 
 @dataclass(frozen=True)
@@ -136,14 +140,25 @@ def _links(read: Reader, data: Data) -> tuple[Reading, dict[str, _Link] | None]:
     if any(x is None for x in inputs) or any(then is None for then in thens) or thens[-1] is not ACTIVATIONS[0]:
         return reading, None
     rows = zip(sites, seen, inputs, outputs, thens, strict=True)
-    return reading, {site: _Link(call[0], x, out, then) for site, call, x, out, then in rows}  # pyright: ignore[reportArgumentType]
+    links = {site: _Link(call[0], x, out, then) for site, call, x, out, then in rows}  # pyright: ignore[reportArgumentType]
+    return reading, links if all(_as_computed(links[site], reading.attention[site]) for site in sites) else None
+
+
+def _as_computed(link: _Link, look: Attention) -> bool:
+    """The formulas give, without a perturbation, what the layer gave, and nothing of its weight changes hands."""
+    exact, _ = _layer(link.layer, Interval(link.x.double(), torch.zeros_like(link.x, dtype=torch.double)), look)
+    if exact.middle.shape != link.out.shape:
+        return False
+    off = (exact.middle - link.out.double()).abs() + exact.radius
+    return bool(off.max() <= ROUNDING * link.out.abs().max().clamp(min=1e-12)) if len(off) else True
 
 
 def _only_x(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The features that came in, if nothing else did and the layer is as PyG wrote it."""
     given = dict(zip(("x", "edge_index", "edge_attr", "size"), args, strict=False)) | kwargs
     plain = layer.res is None and not any(given.get(name) is not None for name in ("edge_attr", "size"))
-    plain &= type(layer).forward in (GATConv.forward, GATv2Conv.forward)
+    base: Any = GATConv if isinstance(layer, GATConv) else GATv2Conv
+    plain &= all(getattr(type(layer), method) is getattr(base, method) for method in METHODS)
     plain &= isinstance(layer, GATv2Conv) or layer.lin is not None
     return given["x"] if plain and isinstance(given.get("x"), Tensor) else None
 
@@ -157,15 +172,15 @@ def _activation(out: Any, x: Tensor | None) -> Callable[[Tensor], Tensor] | None
 def _bound(site: str, reading: Reading, links: dict[str, _Link], radius: float, norm: Norm) -> IntervalBound:
     sites = list(links)
     at = sites.index(site)
-    look, link = reading.attention[site], links[site]
-    value = _values(link.layer, link.x).double()
+    look, link = reading.attention[site].double(), links[site]
+    value = to_double(_values(link.layer, link.x))
     push = radius * dual(value.index_select(0, look.source), look.target, look.num_targets, norm)
-    box = Interval(link.out.double(), _heads(link.layer, push)).through(link.then)
+    box = Interval(to_double(link.out), _heads(link.layer, push)).through(link.then)
     moved = push.new_zeros(len(push))
     for later in sites[at + 1 :]:
-        box, moved = _layer(links[later].layer, box, reading.attention[later])
+        box, moved = _layer(links[later].layer, box, reading.attention[later].double())
         box = box.through(links[later].then)
-    logits = binary_logits(reading).double()
+    logits = to_double(binary_logits(reading))
     if logits.size(1) > box.middle.size(1):  # a single logit is that of `yes`, and `no` has 0
         box = Interval(*(torch.cat([torch.zeros_like(part), part], dim=1) for part in (box.middle, box.radius)))
     change = Interval(box.middle - logits, box.radius)
@@ -195,15 +210,15 @@ def _heads(layer: Any, value: Tensor) -> Tensor:
 
 def _layer(layer: Any, x: Interval, look: Attention) -> tuple[Interval, Tensor]:
     """One GATConv or GATv2Conv on a box: where its output lies, and how far its weights move at each node."""
-    weight = look.weight.detach().double()
+    weight = look.weight.detach()
     score = (_gat_scores if isinstance(layer, GATConv) else _gatv2_scores)(layer, x, look)
     bounds = softmax_bounds(score, look.target, look.num_targets)
     more, less = (bounds.high - weight).clamp(min=0), (weight - bounds.low).clamp(min=0)
     spare = torch.minimum(*(segment_sum(way, look.target, look.num_targets) for way in (more, less)))  # [N, H]
     linear = _linear(layer)
-    value = _per_head(layer, x.times(linear.weight.double(), _double(linear.bias)))
+    value = _per_head(layer, x.times(to_double(linear.weight), _double(linear.bias)))
     out = _sum(value, weight, spare, look)
-    bias = 0.0 if layer.bias is None else layer.bias.double()
+    bias = 0.0 if layer.bias is None else to_double(layer.bias)
     return Interval(_heads(layer, out.middle) + bias, _heads(layer, out.radius)), 2 * spare.mean(1)
 
 
@@ -221,14 +236,14 @@ def _per_head(layer: Any, box: Interval) -> Interval:
 
 
 def _double(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach().double()
+    return None if value is None else to_double(value.detach())
 
 
 def _gat_scores(layer: Any, x: Interval, look: Attention) -> Interval:
     """leaky(a_s . W x_j + a_t . W x_i): linear in x before the leak; [E, H]."""
-    matrix = layer.lin.weight.double().view(layer.heads, layer.out_channels, -1)
+    matrix = to_double(layer.lin.weight).view(layer.heads, layer.out_channels, -1)
     source, target = (
-        x.times(torch.einsum("hc,hcf->hf", att[0].double(), matrix)) for att in (layer.att_src, layer.att_dst)
+        x.times(torch.einsum("hc,hcf->hf", to_double(att[0]), matrix)) for att in (layer.att_src, layer.att_dst)
     )
     return _edges(source, target, look).through(lambda v: functional.leaky_relu(v, layer.negative_slope))
 
@@ -236,10 +251,11 @@ def _gat_scores(layer: Any, x: Interval, look: Attention) -> Interval:
 def _gatv2_scores(layer: Any, x: Interval, look: Attention) -> Interval:
     """The sum a . leaky(W_l x_j + W_r x_i); [E, H]."""
     source, target = (
-        _per_head(layer, x.times(linear.weight.double(), _double(linear.bias))) for linear in (layer.lin_l, layer.lin_r)
+        _per_head(layer, x.times(to_double(linear.weight), _double(linear.bias)))
+        for linear in (layer.lin_l, layer.lin_r)
     )
     inner = _edges(source, target, look).through(lambda v: functional.leaky_relu(v, layer.negative_slope))
-    att = layer.att.double()
+    att = to_double(layer.att)
     return Interval((inner.middle * att).sum(2), (inner.radius * att.abs()).sum(2))
 
 
@@ -259,10 +275,26 @@ def softmax_bounds(score: Interval, target: Tensor, nodes: int) -> Interval:
     >>> softmax_bounds(score, torch.tensor([0, 0]), 1).high.flatten()  # e / (1 + e) at most
     tensor([0.7311, 0.7311])
     """
-    top = segment_max(score.high, target, nodes).index_select(0, target)
-    low, high = (score.low - top).exp(), (score.high - top).exp()
-    others_low, others_high = (
-        (segment_sum(part, target, nodes).index_select(0, target) - part).clamp(min=0) for part in (low, high)
-    )
-    tiny = torch.finfo(low.dtype).tiny
-    return Interval.between(low / (low + others_high).clamp(min=tiny), high / (high + others_low).clamp(min=tiny))
+    low = torch.sigmoid(score.low - _log_others(score.high, target, nodes))
+    high = torch.sigmoid(score.high - _log_others(score.low, target, nodes))
+    return Interval.between(low, high)
+
+
+def _log_others(score: Tensor, target: Tensor, nodes: int) -> Tensor:
+    """The logarithm of sum_k exp(score_k) over the other edges k of the same target; -inf where there are none; [E, H].
+
+    Nothing that matters is taken from a sum: the largest entry's own term is left out before the others are added up,
+    and every other entry's sum holds the largest one.
+    """
+    place = torch.arange(len(target), device=target.device).view(-1, 1).expand_as(score)
+    top = segment_max(score, target, nodes).index_select(0, target)
+    ties = torch.where(score == top, place, len(target))
+    first = -segment_max(-ties, target, nodes).index_select(0, target)  # of equal ones the first is the largest
+    largest = place == first
+    rest = score.masked_fill(largest, -torch.inf)
+    second = segment_max(rest, target, nodes)
+    second = second.masked_fill(second.isinf(), 0.0).index_select(0, target)
+    below = segment_sum((rest - second).exp(), target, nodes).index_select(0, target).log() + second
+    own = (score - top).exp()
+    above = (segment_sum(own, target, nodes).index_select(0, target) - own).clamp(min=1.0).log() + top
+    return torch.where(largest, below, above)

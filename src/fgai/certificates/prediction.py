@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
 from fgai.certificates.explanation import Norm
+from fgai.devices import to_double
 from fgai.graph import segment_max, segment_sum
 from fgai.reading import Reader
 
@@ -48,11 +49,11 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
     with torch.no_grad():
         clean = read(data)
     site = next(reversed(list(clean.attention)))
-    place, logits = clean.attention[site], binary_logits(clean).double()
+    place, logits = clean.attention[site], to_double(binary_logits(clean))
     value = _values(read, data, site, place.weight)
     if value is None:
         return None
-    target, nodes = place.target, len(logits)
+    target, nodes = place.target.to(value.device), len(logits)
     answer = logits.argmax(-1)
     own = value.gather(2, answer[target].view(-1, 1, 1).expand(-1, value.size(1), 1))
     force = dual(value - own, target, nodes, norm).sum(1)  # [N, C], over heads
@@ -74,7 +75,7 @@ def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | Non
         moved = binary_logits(read(data, weight_delta={site: draw})) - clean
         told = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
     scale = moved.abs().max().clamp(min=1e-12)
-    return value.double() if bool((moved - told).abs().max() <= 1e-3 * scale) else None
+    return to_double(value) if bool((moved - told).abs().max() <= 1e-3 * scale) else None
 
 
 def dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversaries import GAINS, AttentionBall
 from fgai.certificates.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
 from fgai.certificates.intervals import IntervalBound, interval_bounds
 from fgai.certificates.prediction import prediction_bound
+from fgai.checks import check_answers, one_graph
+from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.files import atomic_write, checked_suffix
 from fgai.metrics import top_overlap
-from fgai.reading import Call, Reader, eval_mode, read
+from fgai.reading import Call, Reader, eval_mode, open_reader, read
+from fgai.settings import check_top
 
 How = Literal["exact", "bound", "found", "none"]
 RADII = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -66,6 +68,7 @@ class Certificate:
     certified: Tensor  # [N], the radius inside which the whole top k stays
     class_radius: Tensor | None  # [N], the radius inside which the class stays
     earlier: dict[str, IntervalBound | None]  # what the same push of an earlier layer can do; None where none is known
+    unread: tuple[str, ...] = ()  # parts of the model that attend and were not read
 
     @property
     def numbers(self) -> list[Condition]:
@@ -109,6 +112,7 @@ class Certificate:
                 f"{len(self.contested)} of {len(self.certified)} nodes have more than {self.k} neighbours; of these",
                 f"the median certified radius is {self.median:.4g}, and the whole top k is certified for {shares}",
                 *(f"{site} before it: {_promise(bound)}" for site, bound in self.earlier.items()),
+                *([f"Not read, and not certified: attention inside {', '.join(self.unread)}"] if self.unread else []),
                 SCOPE,
             ]
         )
@@ -151,14 +155,14 @@ def _promise(bound: IntervalBound | None) -> str:
         return "none (the bound by composition promises nothing at this radius; try a smaller one)"
     return (
         f"bound by composition: TVD {float(bound.tvd.mean()):.4f} on average, "
-        f"class sure at {float(bound.kept.double().mean()):.1%} of the nodes"
+        f"class sure at {float(bound.kept.cpu().double().mean()):.1%} of the nodes"
     )
 
 
 def _shares(bound: IntervalBound | None) -> dict[str, float] | None:
     if bound is None or bound.vacuous:
         return None
-    return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.kept.double().mean())}
+    return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.kept.cpu().double().mean())}
 
 
 def kind_of(path: Path) -> str:
@@ -179,6 +183,7 @@ def certify(
 ) -> Certificate:
     """Check the four conditions of the definition for every node; `vanilla` is the model before it was made faithful.
 
+    The tensors of a certificate are float64: on the graph's device, or on the CPU where that device has no float64.
     `steps` of an `AttentionBall` of the same radius show, beside the bound on the prediction, what an attack reaches.
 
     >>> from fgai import backbones, datasets
@@ -187,16 +192,18 @@ def certify(
     >>> certificate.beta2.how, certificate.alpha2.how
     ('exact', 'bound')
     """
-    reader = Reader(model, call)
-    with eval_mode(model):
-        earlier = interval_bounds(reader, data, radius, norm)
-    with eval_mode(model), accelerated(model):
-        with torch.no_grad():
-            now = reader(data).detach()
+    check_top(k)
+    ball = AttentionBall(radius, norm, steps=steps)  # it checks its settings
+    data = one_graph(data, edges=False)
+    with open_reader(model, call) as reader:
+        now = reader.checked(data)
         far = prediction_bound(reader, data, norm)
-        attacked = AttentionBall(radius, norm, steps=steps)(reader, data, GAINS["kl"](now)).detach()
-    look = now.explanation
-    moved = tvd(now.probs, attacked.probs).double()
+        attacked = ball(reader, data, GAINS["kl"](now)).detach()
+    with eval_mode(model):  # on the layers as PyG wrote them, which is what the bound knows
+        earlier = interval_bounds(Reader(model, call), data, radius, norm)
+    check_answers(attacked.logits, type(model).__name__, on="the graph under attack")
+    look = now.explanation.double()
+    moved = to_double(tvd(now.probs, attacked.probs))
     before = None if vanilla is None else read(vanilla, data, call)
     return Certificate(
         site=next(reversed(list(now.attention))),
@@ -205,12 +212,16 @@ def certify(
         radius=radius,
         norm=norm,
         beta1=before
-        and Condition("beta1", "V_k to vanilla's", top_overlap(before.explanation, look, k), "exact", "higher"),
+        and Condition(
+            "beta1", "V_k to vanilla's", top_overlap(before.explanation, now.explanation, k), "exact", "higher"
+        ),
         beta2=Condition(
             "beta2", "V_k that no perturbation undercuts", guaranteed_overlap(look, k, radius, norm), "exact", "higher"
         ),
         alpha1=before
-        and Condition("alpha1", "TVD to vanilla's prediction", tvd(before.probs, now.probs).double(), "exact", "lower"),
+        and Condition(
+            "alpha1", "TVD to vanilla's prediction", to_double(tvd(before.probs, now.probs)), "exact", "lower"
+        ),
         alpha2=Condition("alpha2", "TVD that no perturbation exceeds", far.tvd(radius), "bound", "lower")
         if far is not None
         else Condition(
@@ -220,4 +231,5 @@ def certify(
         certified=torch.where(look.degree > 0, certified_radius(look, k, 1.0, norm), torch.nan),
         class_radius=None if far is None else far.class_radius,
         earlier=earlier,
+        unread=now.unread,
     )

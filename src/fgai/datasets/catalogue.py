@@ -1,8 +1,10 @@
 """Which datasets there are, and how a name becomes a PyG `Data` with its split.
 
-PyG's and OGB's own classes read the files. They write beside what they read, so everything happens in a cache folder:
-the `root` argument, else `$FGAI_DATA`, else `~/.cache/fgai`. Raw files found under `$FGAI_RAW` (the same layout, may be
-read-only) are copied there first; what is not found is downloaded by PyG as usual.
+PyG's and OGB's own classes read the raw files. Everything happens in a cache folder: the `root` argument, else
+`$FGAI_DATA`, else `~/.cache/fgai`. Raw files found under `$FGAI_RAW` (the same layout, may be read-only) are copied
+there first; what is not found is downloaded by PyG as usual. PyG keeps what it read as pickles, which can run code: it
+does so in a private folder that is deleted, and the cache holds safetensors with the SHA-256 of the raw files instead.
+OGB's loader keeps its own pickles in the cache, which is out of reach here: let nobody else write there.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from urllib.error import URLError
 from torch_geometric.data import Data, Dataset
 from torch_geometric.datasets import Amazon, Coauthor
 
-from fgai.datasets.cache import bring, cache, locked
-from fgai.datasets.planetoid import CheckedPlanetoid
+from fgai.datasets.cache import bring, cache, copy_missing, digests, keep, kept, locked
+from fgai.datasets.planetoid import CheckedPlanetoid, check
 from fgai.datasets.split import by_index, split_links, split_nodes
 from fgai.datasets.synthetic import synthetic
 from fgai.errors import DataError, MissingExtraError
+from fgai.files import scratch
 from fgai.registry import Registry
+from fgai.settings import check_seed
 
 DatasetReader = Callable[[Path, int], Data]
 DATASETS: Registry[DatasetReader] = Registry("dataset")
@@ -37,16 +41,36 @@ class PyGSource:
 
     def __call__(self, root: Path, seed: int) -> Data:
         """The graph with the paper's split."""
+        raw = root / self.folder / self.part / "raw"
         bring(f"{self.folder}/{self.part}/raw", root)
+        found, place = digests(raw), raw.with_name("graph.safetensors")
+        if self.folder == "Planetoid":
+            check(raw, found)
+        data = kept(place, found)
+        if data is None:
+            data = self._read(raw)
+            keep(place, data, digests(raw))
+        return self.split(data, seed)
+
+    def _read(self, raw: Path) -> Data:
+        """The graph as PyG reads it, or downloads it, in a folder of our own: nothing that lay there is unpickled."""
         try:
-            data = self.reader(str(root / self.folder), self.part)[0]
+            with scratch(raw.with_name("reading")) as restart_every:
+                own = restart_every / self.folder / self.part / "raw"
+                copy_missing(raw, own)
+                data = self.reader(str(restart_every / self.folder), self.part)[0]
+                copy_missing(own, raw)
         except (URLError, OSError) as error:
             raise DataError(
-                f"{self.folder} {self.part}: no raw files in {root / self.folder / self.part / 'raw'}, and PyG could "
-                f"not download them ({error}); set FGAI_RAW to a folder that has {self.folder}/{self.part}/raw"
+                f"{self.folder} {self.part}: no raw files in {raw}, and PyG could not download them ({error}); set "
+                f"FGAI_RAW to a folder that has {self.folder}/{self.part}/raw"
             ) from error
+        except DataError:
+            raise
+        except Exception as error:  # whatever PyG, numpy or a zip file says of broken files
+            raise DataError(f"{raw} holds files that PyG cannot read ({error!r:.300}); delete them") from error
         assert isinstance(data, Data)
-        return self.split(data, seed)
+        return data
 
 
 @DATASETS.register("synthetic")
@@ -101,6 +125,7 @@ def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
     >>> [int(mask.sum()) for mask in (data.train_mask, data.val_mask, data.test_mask)]
     [100, 100, 800]
     """
+    check_seed(seed)
     source, root = DATASETS[name], cache(root)
     with locked(root, name):
         return source(root, seed)

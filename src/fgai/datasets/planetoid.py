@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
 from torch_geometric.datasets import Planetoid
 
+from fgai.datasets.cache import digests
 from fgai.errors import DataError
+from fgai.readers import parse_json
 
-KNOWN: dict[str, str] = json.loads(files("fgai.datasets").joinpath("planetoid-sha256.json").read_text())
+KNOWN: dict[str, str] = parse_json(
+    files("fgai.datasets").joinpath("planetoid-sha256.json").read_bytes(), "planetoid-sha256.json", "install fgai again"
+)
+
+
+def check(raw: Path, found: Mapping[str, str]) -> None:
+    """Refuse raw files that are not the published ones; `found` holds their digests."""
+    for name, digest in found.items():
+        if name in KNOWN and digest != KNOWN[name]:
+            raise DataError(
+                f"{raw / name} is not the published file (its SHA-256 differs), and as a pickle it could run code; "
+                "delete it and load the dataset again"
+            )
 
 
 class CheckedPlanetoid(Planetoid):
@@ -19,10 +32,6 @@ class CheckedPlanetoid(Planetoid):
 
     def process(self) -> None:
         """Check every raw file, then read it as PyG does."""
-        for path in map(Path, self.raw_paths):
-            if hashlib.sha256(path.read_bytes()).hexdigest() != KNOWN[path.name]:
-                raise DataError(
-                    f"{path} is not the published file (its SHA-256 differs), and as a pickle it could run code; "
-                    "delete it and load the dataset again"
-                )
+        found, raw = digests(Path(self.raw_dir)), Path(self.raw_dir)
+        check(raw, {Path(path).name: found[Path(path).name] for path in self.raw_paths})
         super().process()

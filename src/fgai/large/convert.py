@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +13,18 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.errors import DataError
+from fgai.files import reserve, whole_folder
 from fgai.graph import require
-from fgai.large.store import FORMAT, MANIFEST, DiskGraph
+from fgai.large.store import ATTRIBUTES, EDGES, FORMAT, MANIFEST, DiskGraph, is_name
 from fgai.progress import progress
+from fgai.readers import read_array, refusal
 
 Edges = Callable[[], Iterable[np.ndarray]]  # [2, n] a piece, source above target; asked for twice
 Pieces = Iterable[np.ndarray]  # rows of an array, one piece after another
-LINES = 1_000_000  # of an edge list, at a time
-EDGES = ("start", "source", "edge")  # the arrays that a store keeps its edges in
+PIECE = 1_000_000  # edges of an array, at a time
+BYTES = 16 * 2**20  # of an edge list, at a time; a line is shorter
+SPARE = 1_000_000, 100  # without `nodes`, ids stay below the first plus the second times the number of edges
+REMEDY = "give lines of two node ids, or .npy files that numpy.save wrote"
 
 
 def write_store(
@@ -36,7 +35,7 @@ def write_store(
     Edges are grouped by target with a counting sort of two passes. The folder appears when all is written. `origin` is
     kept with it.
     """
-    if wrong := sorted(name for name in arrays if name in EDGES or not name.isidentifier()):
+    if wrong := sorted(name for name in arrays if name in EDGES or not is_name(name)):
         raise DataError(f"{wrong} cannot be names of arrays; {', '.join(EDGES)} hold the edges, name others by a word")
     with whole_folder(Path(folder)) as half, progress(f"writing {folder}", 2 + len(arrays)) as advance:
         start = _starts(nodes, edges)
@@ -61,45 +60,52 @@ def convert(graph: Data, folder: str | Path, origin: Mapping[str, Any] | None = 
     return write_store(folder, nodes, lambda: [ends], arrays, origin)
 
 
-def convert_edge_list(path: str | Path, folder: str | Path, arrays: Mapping[str, str | Path] = {}) -> DiskGraph:
+def convert_edge_list(
+    path: str | Path, folder: str | Path, arrays: Mapping[str, str | Path] = {}, nodes: int | None = None
+) -> DiskGraph:
     r"""Write the graph of a text file with a source and a target per line, or of a `.npy` file of shape [2, E].
 
-    `arrays` are `.npy` files with a row per node, by name; without one there are as many nodes as the edges name.
+    `arrays` are `.npy` files with a row per node, by name. There are `nodes` nodes, else as many as the arrays have
+    rows, else as many as the edges name; then an id far above the number of edges is refused as a mistake.
 
+    >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "edges.txt").write_text("0 1\n2 1\n")
     >>> convert_edge_list(folder / "edges.txt", folder / "graph").columns.source.tolist()
     [0, 2]
     """
-    try:
-        mapped = {name: np.load(file, mmap_mode="r", allow_pickle=False) for name, file in arrays.items()}
-        pieces = _pieces(Path(path))
-        most = max((int(piece.max()) for piece in pieces() if piece.size), default=-1)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {error}; give lines of two node ids, or .npy files that numpy reads") from error
-    nodes = max([most + 1, *(len(array) for array in mapped.values())])
+    mapped = {name: read_array(file, REMEDY) for name, file in arrays.items()}
+    for name, array in mapped.items():
+        if array.ndim < 1 or array.dtype.name not in ATTRIBUTES:
+            raise DataError(
+                f"{arrays[name]} holds {array.dtype} of shape {list(array.shape)}; give `{name}` a row per node, of "
+                f"{', '.join(ATTRIBUTES)}"
+            )
+    pieces = _pieces(Path(path))
+    if nodes is None:
+        nodes = max(map(len, mapped.values())) if mapped else _named(path, pieces)
     return write_store(folder, nodes, pieces, {name: _slices(array) for name, array in mapped.items()})
 
 
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` at the end of the block, unless an error or a crash ends it."""
-    if folder.exists():
-        raise DataError(f"{folder} is there already; name a new folder, or take that one away")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    half = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        yield half
-        os.sync()
-        half.chmod(0o755)
-        half.rename(folder)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
+def _named(path: str | Path, pieces: Edges) -> int:
+    """As many nodes as edges name, unless the largest id cannot be meant."""
+    most, count = -1, 0
+    for piece in pieces():
+        most, count = max(most, int(piece.max(initial=-1))), count + piece.shape[1]
+    if most >= SPARE[0] + SPARE[1] * count:
+        raise DataError(
+            f"{path} names the node {most}, and has {count} edges; number nodes from 0 without large gaps, or say how "
+            "many there are with `nodes`"
+        )
+    return most + 1
 
 
 def _starts(nodes: int, edges: Edges) -> np.ndarray:
     """Where each node's edges begin; [N + 1]."""
-    degree = np.zeros(nodes, dtype=np.int64)
+    try:
+        degree = np.zeros(nodes, dtype=np.int64)
+    except (MemoryError, ValueError) as error:  # also a negative number, and one that no address has
+        raise DataError(f"{nodes} nodes do not fit into memory; give the number of nodes that there are") from error
     for piece in edges():
         if piece.size and not 0 <= int(piece.min()) <= int(piece.max()) < nodes:
             raise DataError(
@@ -129,15 +135,19 @@ def _fill(path: Path, name: str, nodes: int, pieces: Pieces) -> None:
     array, row = None, 0
     for piece in pieces:
         array = _array(path, piece.dtype, (nodes, *piece.shape[1:])) if array is None else array
-        array[row : row + len(piece)] = piece[: nodes - row]
+        array[row : row + len(piece)] = piece[: max(nodes - row, 0)]
         row += len(piece)
     if row != nodes:
         raise DataError(f"`{name}` has {row} rows, and there are {nodes} nodes; give one for each")
 
 
 def _array(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """A new array on disk; without entries there is nothing to map."""
-    return open_memmap(path, "w+", dtype, shape) if np.prod(shape) else _saved(path, np.empty(shape, dtype))
+    """A new array on disk, whose room is taken at once; without entries there is nothing to map."""
+    if not np.prod(shape):
+        return _saved(path, np.empty(shape, dtype))
+    array = open_memmap(path, "w+", dtype, shape)
+    reserve(path, path.stat().st_size)
+    return array
 
 
 def _saved(path: Path, array: np.ndarray) -> np.ndarray:
@@ -151,18 +161,40 @@ def _integers(below: int) -> Any:
 
 def _pieces(path: Path) -> Edges:
     """The edges of a file, a million at a time."""
-    if path.suffix == ".npy":
-        ends = np.load(path, mmap_mode="r", allow_pickle=False)
-        if ends.ndim != 2 or len(ends) != 2 or not np.issubdtype(ends.dtype, np.integer):
-            raise ValueError(f"an array of {ends.dtype} of shape {list(ends.shape)}, and integers of [2, E] are needed")
-        return lambda: (ends[:, first : first + LINES] for first in range(0, ends.shape[1], LINES))
+    if path.suffix != ".npy":
+        return lambda: _lines(path)
+    ends = read_array(path, REMEDY)
+    if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
+        why = f"an array of {ends.dtype} of shape {list(ends.shape)}, and integers of [2, E] are needed"
+        raise refusal(path, why, REMEDY)
+    return lambda: (_int64(path, ends[:, first : first + PIECE]) for first in range(0, ends.shape[1], PIECE))
 
-    def lines() -> Iterator[np.ndarray]:
-        with path.open() as file:
-            while some := list(itertools.islice(file, LINES)):
-                yield np.loadtxt(some, dtype=np.int64, ndmin=2, usecols=(0, 1)).T
 
-    return lines
+def _int64(path: Path, piece: np.ndarray) -> np.ndarray:
+    if piece.dtype == np.uint64 and piece.size and int(piece.max()) > np.iinfo(np.int64).max:
+        raise refusal(path, f"it names the node {int(piece.max())}", REMEDY)
+    return piece.astype(np.int64)
+
+
+def _lines(path: Path) -> Iterator[np.ndarray]:
+    """The edges of a text file, 16 MB at a time."""
+    rest = b""
+    try:
+        with path.open("rb") as file:
+            while some := file.read(BYTES):
+                text, end, rest = (rest + some).rpartition(b"\n")
+                if len(rest) >= BYTES:
+                    raise ValueError(f"a line of more than {BYTES} bytes")
+                yield from _edges(text + end)
+        yield from _edges(rest)
+    except (OSError, ValueError, OverflowError) as error:  # also what is not UTF-8
+        raise refusal(path, error, REMEDY) from error
+
+
+def _edges(text: bytes) -> Iterator[np.ndarray]:
+    lines = [line for line in text.decode("utf-8").splitlines() if line.partition("#")[0].strip()]
+    if lines:
+        yield np.loadtxt(lines, dtype=np.int64, ndmin=2, usecols=(0, 1)).T
 
 
 def _slices(array: np.ndarray) -> Pieces:

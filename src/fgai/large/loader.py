@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
 from fgai import distributed as ranks
+from fgai.devices import CPU, on_device
 from fgai.errors import SettingError
 from fgai.large.sampler import CSC, NeighbourSampler
 from fgai.large.store import DiskGraph
@@ -31,8 +32,8 @@ class ShardedBatches:
         self.count, self.batch, self.shuffle, self.seed, self.epoch = count, batch, shuffle, seed, 0
         if batch < 1 or (shuffle and -(-count // batch) < ranks.world_size()):
             raise SettingError(
-                f"{count} seeds in batches of {batch} for {ranks.world_size()} ranks; give batches so small that each rank "
-                "has one"
+                f"{count} seed nodes in batches of {batch} for {ranks.world_size()} ranks; give smaller batches, so that "
+                "each rank has one"
             )
 
     def __len__(self) -> int:
@@ -51,7 +52,8 @@ class Loader(NodeLoader):
     """Batches around `seeds` (ids or a mask; all nodes by default) of a graph, in memory or on disk.
 
     `fanout` says how many edges a node keeps at each hop. Each batch is a `Data` whose first `batch_size` nodes are the
-    seeds, with the ids of its nodes (`n_id`) and edges (`e_id`). Under `torchrun` each rank has its share.
+    seeds, with the ids of its nodes (`n_id`) and edges (`e_id`). Batches come on the CPU; what reads them moves them
+    to its model. Under `torchrun` each rank has its share.
 
     >>> from fgai import datasets
     >>> data = datasets.load("synthetic")
@@ -71,8 +73,9 @@ class Loader(NodeLoader):
         seed: int = 0,
         workers: int = 0,
     ) -> None:
+        graph = on_device(graph, CPU) if isinstance(graph, Data) else graph
         csc = columns_of(graph)
-        nodes = torch.arange(csc.num_nodes) if seed_nodes is None else seed_nodes
+        nodes = torch.arange(csc.num_nodes) if seed_nodes is None else seed_nodes.cpu()
         nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
         self.shares = ShardedBatches(len(nodes), batch, shuffle, seed)
         self.graph = graph

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversaries import Adversary, NodeInjection
 from fgai.attention import Attention
 from fgai.auditing import Estimate
 from fgai.certificates import Certificate, IntervalBound, certify
 from fgai.certificates.record import Condition
+from fgai.checks import one_graph
+from fgai.devices import device_of, on_device
 from fgai.errors import DataError, MissingExtraError, UnknownNameError
 from fgai.metrics import METRICS
-from fgai.reading import Call, Reader, Reading, eval_mode
+from fgai.reading import Call, Reader, Reading, open_reader
+from fgai.settings import check_whole
 from fgai.training.data import num_seed_nodes
 from fgai.trial import Trial, attacked_trial, clean_trial
 
@@ -50,10 +52,9 @@ def readings(model: nn.Module, loader: Iterable[Data], *, call: Call | None = No
     >>> sum(len(seen.nodes) for seen in readings(backbones.build("gat", data), exact(data, hops=2)))
     1000
     """
-    read = Reader(model, call)
-    with eval_mode(model), accelerated(model), torch.no_grad():
-        for batch in loader:
-            yield BatchReading(batch.n_id, read(batch).head(num_seed_nodes(batch)))
+    with open_reader(model, call) as read:
+        for batch in (on_device(batch, device_of(model)) for batch in loader):
+            yield BatchReading(batch.n_id, read.checked(one_graph(batch)).head(num_seed_nodes(batch)))
 
 
 def concat(parts: Iterable[BatchReading], nodes: int) -> Reading:
@@ -120,9 +121,9 @@ class Streamed(Metric):
 
     def update(self, trial: Trial) -> None:
         """Count a batch."""
-        weight = WEIGHTS[self.name](trial)
+        weight = float(WEIGHTS[self.name](trial))
         if weight > 0:
-            self.total += METRICS[self.name].compute(trial) * weight.double()
+            self.total += METRICS[self.name].compute(trial) * weight
             self.weight += weight
 
     def compute(self) -> Tensor:
@@ -165,10 +166,11 @@ def audit_batches(
     """
     from fgai.large.streaming import WEIGHTS, Streamed
 
+    check_whole(1, seeds=seeds)
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
-    with eval_mode(model), accelerated(model):
-        for batch in loader:
-            clean = trial_of(Reader(model, call), batch)
+    with open_reader(model, call) as read:
+        for batch in (on_device(batch, device_of(model)) for batch in loader):
+            clean = trial_of(read, batch)
             trials = [clean, *(attacked_trial(by, gain, clean, seed) for seed in range(seeds))]
             for row, trial in zip(rows, trials, strict=True):
                 for metric in row.values():
@@ -195,7 +197,8 @@ def certify_batches(
     >>> len(certify_batches(backbones.build("gat", data), exact(data, hops=2), k=3, steps=1).certified)
     1000
     """
-    parts = [_first(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in loader]
+    moved = (on_device(batch, device_of(model)) for batch in loader)
+    parts = [_first(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in moved]
     if not parts:
         raise DataError("the loader has no batch; give it seeds")
     return _joined(parts)

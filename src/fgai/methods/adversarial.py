@@ -8,9 +8,11 @@ from pathlib import Path
 from torch import nn
 
 from fgai.adversaries import GAINS, Adversary, NodeInjection
+from fgai.adversaries.gains import binary_logits
 from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs
-from fgai.reading import Call, Reader, call_by_signature, eval_mode
+from fgai.reading import Call, TrainingReader, call_by_signature, eval_mode
+from fgai.settings import check_positive, check_whole
 from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
 from fgai.training.warm_start import warm_starts_for
@@ -39,23 +41,33 @@ class AdversarialTraining:
     patience: int = 100
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_positive(weight=self.weight)
+        check_whole(1, restart_every=self.restart_every)
+        _ = self.schedule  # it checks its settings
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and how fast to train."""
+        return Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        calling, graphs = call or call_by_signature, source(data)
-        schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+        calling, graphs = call or call_by_signature, source(data, "y", "train_mask")
         warm_starts = warm_starts_for(self.adversary, graphs, self.restart_every)
 
-        def terms(model: nn.Module, part: Batch) -> Terms:
-            read, labels, known = Reader(model, calling), require(part.graph, "y"), part.known("train_mask")
+        def terms(read: TrainingReader, part: Batch) -> Terms:
+            labels, known = require(part.graph, "y"), part.known("train_mask")
             said = read(part.graph)
             gain = GAINS["cross-entropy"](said.detach().head(part.seed_nodes))
-            with eval_mode(model):
+            with eval_mode(read.model):
                 attacked = warm_starts[part.position].attack(read, part, gain)
             label, hit = (
-                nn.functional.cross_entropy(reading.logits[known], labels[known]) for reading in (said, attacked)
+                nn.functional.cross_entropy(binary_logits(reading)[known], labels[known])
+                for reading in (said, attacked)
             )
             return {"label": label, "attacked": self.weight * hit}
 
-        return train(model, graphs, terms, calling, schedule, self, warm_starts=warm_starts, checkpoint=checkpoint)
+        return train(model, graphs, terms, calling, self.schedule, self, warm_starts=warm_starts, checkpoint=checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ import torch
 from scipy.sparse import coo_matrix, csr_matrix, diags
 from scipy.sparse.linalg import svds
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
+from fgai.cache import TensorCache
 from fgai.errors import DataError
 from fgai.graph import delete_edges, require, split_rows
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.vanilla import Vanilla
 from fgai.reading import Call, call_by_signature
+from fgai.settings import check_numbers, check_positive, check_share, check_whole
 from fgai.training.loop import Fit
 
 
@@ -66,13 +66,17 @@ class GNNGuard(Purified):
 
     threshold: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(-1, threshold=self.threshold)
+
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges between nodes that are not alike; [E]."""
         x, edges = require(data, "x"), require(data, "edge_index")
         old, new = split_rows(x) or (x.detach(), None)
         known = (edges < len(old)).all(0)
         found = torch.zeros(edges.size(1), device=edges.device)
-        found[known] = _once(edges, old, lambda: _likeness(old, edges[:, known]))
+        found[known] = _CACHE.get("likeness", [edges, old.detach()], lambda: _likeness(old, edges[:, known]))
         if new is not None:  # injected nodes, whose features an attack moves
             ends, at = edges[:, ~known].unique(return_inverse=True)
             rows = torch.cat([_dense(old, ends[ends < len(old)]), new.detach()[ends[ends >= len(old)] - len(old)]])
@@ -92,10 +96,16 @@ class GNNSVD(Purified):
     rank: int = 10
     drop: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(1, rank=self.rank)
+        check_share(drop=self.drop)
+
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges with the least value in the approximation; [E]."""
         edges = require(data, "edge_index")
-        return _once(edges, self, lambda: self._least(edges.cpu().numpy(), int(data.num_nodes or 0)).to(edges.device))
+        least = lambda: self._least(edges.cpu().numpy(), int(data.num_nodes or 0)).to(edges.device)  # noqa: E731
+        return _CACHE.get((self, data.num_nodes), [edges], least)
 
     def _least(self, edges: np.ndarray, nodes: int) -> Tensor:
         adjacency = coo_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes)).tocsr()
@@ -121,10 +131,20 @@ class ProGNN(Purified):
     drop: float = 0.1
     limit: int = 5000
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(0, sparse=self.sparse, low_rank=self.low_rank)
+        check_whole(0, steps=self.steps)
+        check_positive(rate=self.rate)
+        check_share(drop=self.drop)
+        check_whole(1, limit=self.limit)
+
     def suspects(self, data: Data) -> Tensor:
         """Mask of the edges with the least weight in what was learnt; [E]."""
         edges = require(data, "edge_index")
-        return _once(edges, self, lambda: _least(self.learnt(data)[edges[0], edges[1]], self.drop))
+        return _CACHE.get(
+            (self, data.num_nodes), [edges], lambda: _least(self.learnt(data)[edges[0], edges[1]], self.drop)
+        )
 
     def learnt(self, data: Data) -> Tensor:
         """S; [N, N]."""
@@ -170,6 +190,7 @@ def _likeness(x: Tensor, edges: Tensor) -> Tensor:
 
 
 def _csr(x: Tensor) -> csr_matrix:
+    x = x.float() if x.dtype in (torch.half, torch.bfloat16) else x  # SciPy has no half precision
     if not x.is_sparse:
         return csr_matrix(x.cpu().numpy())
     x = x.coalesce()
@@ -181,13 +202,5 @@ def _dense(x: Tensor, rows: Tensor) -> Tensor:
     return x.to_dense() if x.is_sparse else x
 
 
-def _once(edges: Tensor, of: Any, make: Callable[[], Tensor]) -> Tensor:
-    """What was made for these very edges, and this, when it was last asked for: an attack asks again and again."""
-    kept = _KEPT.get(edges)
-    if kept is None or kept[0] is not of:
-        kept = _KEPT[edges] = (of, make())
-    return kept[1]
-
-
 AT_ONCE = 20_000  # edges whose features are compared at a time
-_KEPT = WeakIdKeyDictionary()  # by edges, while they are in use
+_CACHE = TensorCache(size=16)  # an attack asks for the suspects of the same edges again and again

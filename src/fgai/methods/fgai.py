@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
-from torch_geometric.data import Data
 
-from fgai.acceleration import accelerated
 from fgai.adversaries import Adversary, AttentionBall, Gain, NodeInjection, gains
-from fgai.attention import Attention, EdgeLookup
+from fgai.attention import Attention, EdgeLookup, sharpened
+from fgai.cache import TensorCache
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs
-from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, sharpened
-from fgai.reading import Call, Reader, Reading, call_by_signature, eval_mode
-from fgai.training.data import AtHand, Batch, source
+from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
+from fgai.reading import Call, Reader, Reading, TrainingReader, call_by_signature, eval_mode, training_reader
+from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
+from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
 from fgai.training.warm_start import warm_starts_for
 
@@ -76,6 +76,24 @@ class FGAI:
     weight_decay: float = 3e-3
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_numbers(0, **{name: getattr(self, name) for name in (*TERMS, "margin")})
+        check_positive(gap=self.gap, sharpness=self.sharpness)
+        check_choice(DIVERGENCES, divergence=self.divergence)
+        check_choice(Distance.KINDS, similarity_metric=self.similarity_metric)
+        check_choice((*Distance.KINDS, "margin"), stability=self.stability)
+        check_choice(("vanilla", "own"), anchor=self.anchor)
+        check_top(self.k)
+        check_whole(1, restart_every=self.restart_every)
+        if not any(getattr(self, name) > 0 for name in TERMS):
+            raise SettingError(f"{', '.join(TERMS)} have no weight; give at least one, or take the model as it is")
+        _ = self.schedule  # it checks its settings
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and how fast to train."""
+        return Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
+
     @classmethod
     def preset(cls, name: str = "default", **changed: Any) -> FGAI:
         """The best that was measured; the `paper`'s formulas; what the `released` code does, but for edges it mistakes.
@@ -94,22 +112,17 @@ class FGAI:
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Make a copy of `model` faithful; the given one is left as it was."""
-        if self.anchor not in ("vanilla", "own"):
-            raise SettingError(f"anchor={self.anchor!r}; there is 'vanilla' and 'own'")
-        if not any(getattr(self, name) > 0 for name in TERMS):
-            raise SettingError(f"{', '.join(TERMS)} have no weight; give at least one, or take the model as it is")
         calling, graphs, vanilla = call or call_by_signature, source(data), copy.deepcopy(model)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
-        seeds = {name: self.seed + 500_009 * i for i, name in enumerate(ATTACKED)}
+        seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}
         against: Any = self.adversary
         warm_starts = {
             name: warm_starts_for(replace(against, seed=seeds[name]), graphs, self.restart_every) for name in names
         }
-        tasks = _Tasks(self, Reader(vanilla, calling))
 
-        def terms(model: nn.Module, part: Batch) -> Terms:
-            read, task = Reader(model, calling), tasks.of(part)
-            with eval_mode(model):
+        def terms(read: TrainingReader, part: Batch) -> Terms:
+            task = tasks.of(part)
+            with eval_mode(read.model):
                 clean = read(part.graph).head(part.seed_nodes)
                 still = clean.detach()
                 leading = [names[part.step % len(names)]] if self.alternate and names else names
@@ -122,12 +135,10 @@ class FGAI:
                     parts[name] = task.attacked_term(name, clean, hits[name] if name in hits else hits[leading[0]])
             return parts
 
-        schedule = Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
         every = [warm_start for some in warm_starts.values() for warm_start in some]
-        how: Any = {"warm_starts": every, "checkpoint": checkpoint, "at_hand": (at_hand := AtHand())}
-        with eval_mode(vanilla), accelerated(vanilla, as_pyg=False, hops=at_hand) as forget:
-            at_hand.forgetting.append(forget)
-            return train(model, graphs, terms, calling, schedule, self, **how)
+        with eval_mode(vanilla), training_reader(vanilla, calling) as read_vanilla:
+            tasks = _Tasks(self, read_vanilla)
+            return train(model, graphs, terms, calling, self.schedule, self, warm_starts=every, checkpoint=checkpoint)
 
 
 class _Tasks:
@@ -135,15 +146,16 @@ class _Tasks:
 
     def __init__(self, method: FGAI, vanilla: Reader) -> None:
         self._method, self._read = method, vanilla
-        self._last: tuple[Data, _Task] | None = None
+        self._cache = TensorCache(size=1)
 
     def of(self, part: Batch) -> _Task:
-        if self._last is None or self._last[0] is not part.graph:
-            with torch.no_grad():
-                vanilla = self._read(part.graph).detach().head(part.seed_nodes)
-            goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
-            self._last = (part.graph, _Task(self._method, vanilla, goal))
-        return self._last[1]
+        tensors = [value for value in part.graph.to_dict().values() if isinstance(value, torch.Tensor)]
+        return self._cache.get("task", tensors, lambda: self._task(part))
+
+    def _task(self, part: Batch) -> _Task:
+        vanilla = self._read(part.graph).detach().head(part.seed_nodes)
+        goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
+        return _Task(self._method, vanilla, goal)
 
     def _sites(self, vanilla: Reading) -> tuple[str, ...]:
         asked = self._method.sites or tuple(vanilla.attention)[-1:]

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fgai.errors import SettingError
-from fgai.graph import append_rows, segment_sum, split_rows, version, with_values
+from fgai.cache import TensorCache
+from fgai.graph import append_rows, segment_sum, split_rows, with_values
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.vanilla import Vanilla
 from fgai.reading import Call
+from fgai.settings import check_choice
 from fgai.training.loop import Fit
 
 
@@ -28,20 +29,23 @@ class Normalised(nn.Module):
 
     def __init__(self, model: nn.Module, kind: str) -> None:
         super().__init__()
-        self._orig_mod, self.kind = model, kind  # named as torch.compile names it: the signature is the inner model's
-        self._known: tuple[Any, Any] = (None, None)
+        self.model, self.kind = model, kind
+        self._cache = TensorCache(size=4)
+
+    @property
+    def __wrapped__(self) -> nn.Module:
+        """The model whose inputs this one takes."""
+        return self.model
 
     def forward(self, x: Tensor, *args: Any, **inputs: Any) -> Any:
         """What the model says of the normalised features."""
-        return self._orig_mod(self.normal(x), *args, **inputs)
+        return self.model(self.normal(x), *args, **inputs)
 
     def normal(self, x: Tensor) -> Tensor:
-        """The features, normalised; rows that stay are normalised once."""
-        if (both := split_rows(x)) is not None:
-            rows = both[0], version(both[0])
-            if self._known[0] is None or self._known[0][0] is not rows[0] or self._known[0][1] != rows[1]:
-                self._known = (rows, self.normal(both[0]))
-            return append_rows(self._known[1], self.normal(both[1]))
+        """The features, normalised; the rows above appended ones are normalised once."""
+        if (parts := split_rows(x)) is not None:
+            above = self._cache.get("normal", [parts[0]], lambda: self.normal(parts[0]))
+            return append_rows(above, self.normal(parts[1]))
         if self.kind == "layer":
             return nn.functional.layer_norm(x.to_dense() if x.is_sparse else x, x.shape[1:])
         if x.is_sparse:
@@ -49,9 +53,6 @@ class Normalised(nn.Module):
             row = x.indices()[0]
             return with_values(x, x.values() * _inverse(segment_sum(x.values(), row, x.size(0)))[row])
         return x * _inverse(x.sum(1))[:, None]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Normalised:
-        return Normalised(copy.deepcopy(self._orig_mod, memo), self.kind)
 
 
 def _inverse(total: Tensor) -> Tensor:
@@ -78,11 +79,17 @@ class LayerNorm:
     patience: int = 100
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_choice(("rows", "layer"), kind=self.kind)
+        _ = self.plain  # it checks its settings
+
+    @property
+    def plain(self) -> Vanilla:
+        """The training of the model inside."""
+        return Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        if self.kind not in ("rows", "layer"):
-            raise SettingError(f"kind is {self.kind!r}; there is 'rows' and 'layer'")
-        plain = Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
-        return plain.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)
+        return self.plain.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)

@@ -19,10 +19,10 @@ from torch import Tensor
 from fgai.adversaries import gains
 from fgai.attention import Attention, EdgeLookup, log_weight
 from fgai.certificates import eviction_costs
+from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd
 from fgai.errors import SettingError
 from fgai.graph import degree, segment_max, segment_sum
-from fgai.kernels import EdgeOrder, segmented_softmax
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.topk import topk_loss, topk_mask
@@ -91,21 +91,6 @@ class Distance:
         return topk_loss(before.weight, new, torch.zeros_like(before.target), 1, self.k).mean()
 
 
-def sharpened(attention: Attention, power: float) -> Attention:
-    """The attention whose scores are `power` times as large: the same order of neighbours, with wider margins.
-
-    >>> w = torch.tensor([[0.6], [0.4]])
-    >>> a = Attention(w, torch.tensor([[0, 1], [0, 0]]), 1, w.log())
-    >>> sharpened(a, 2.0).weight.flatten()
-    tensor([0.6923, 0.3077])
-    """
-    assert attention.score is not None, "attention that was read has scores"
-    sources = int(attention.source.max()) + 1 if attention.edge_index.size(1) else 0
-    order = EdgeOrder.of(attention.edge_index, sources, attention.num_targets)
-    score = power * attention.score
-    return replace(attention, score=score, weight=segmented_softmax(score, order))
-
-
 def attacked_margin(clean: Attention, attacked: Attention, lookup: EdgeLookup, k: int | float, gap: float) -> Tensor:
     """How far members of a node's clean top k fall, under attack, below `gap` above the best of the others.
 
@@ -117,14 +102,15 @@ def attacked_margin(clean: Attention, attacked: Attention, lookup: EdgeLookup, k
     assert clean.score is not None and attacked.score is not None, "attention that was read has scores"
     score, now, nodes = clean.score.mean(1), attacked.score.mean(1), clean.num_targets
     inside = topk_mask(clean.weight.detach().mean(1), clean.target, nodes, k)
-    member = lookup.at(attacked)[inside]
-    here = member >= 0
-    low = -segment_max(-now[member[here]], clean.target[inside][here], nodes)
-    others = (attacked.target < nodes).index_fill(0, member[here], False)
+    at = lookup.at(attacked)
+    here = (inside & (at >= 0)).nonzero().flatten()  # rows, not masks: a GPU is waited for at every mask
+    member = at[here]
+    low = -segment_max(-now[member], clean.target[here], nodes)
+    others = (attacked.target < nodes).index_fill(0, member, False).nonzero().flatten()
     high = segment_max(now[others], attacked.target[others], nodes)
-    contested = degree(attacked.target[others], nodes) > 0
+    contested = (degree(attacked.target[others], nodes) > 0).nonzero().flatten()
     centred = score - (segment_sum(score, clean.target, nodes) / clean.degree.clamp(min=1))[clean.target]
-    spread = centred.square().mean().sqrt().clamp(min=torch.finfo(score.dtype).tiny)
+    spread = centred.square().mean().clamp(min=torch.finfo(score.dtype).tiny).sqrt()  # with a gradient also at 0
     return (gap - (low - high)[contested] / spread).clamp(min=0).sum() / nodes
 
 
@@ -135,6 +121,6 @@ def certified_margin(attention: Attention, k: int | float, gap: float) -> Tensor
     """
     costs = eviction_costs(attention, k)
     first = costs.members == 1
-    unit = attention.degree.double()[costs.node[first]]
+    unit = to_double(attention.degree)[costs.node[first]]
     lacking = (gap - costs.cost[first] * unit).clamp(min=0) / gap
-    return segment_sum(lacking, costs.node[first], attention.num_targets).mean().to(attention.weight.dtype)
+    return segment_sum(lacking, costs.node[first], attention.num_targets).mean().to(attention.weight)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from torch import nn
 
+from fgai.adversaries.gains import binary_logits
 from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs
-from fgai.reading import Call, call_by_signature
+from fgai.reading import Call, Reading, TrainingReader, call_by_signature
 from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
 
@@ -32,15 +33,23 @@ class Vanilla:
     patience: int = 100
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _ = self.schedule  # it checks its settings
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and how fast to train."""
+        return Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
+
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
-        calling = call or call_by_signature
-        schedule = Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
-        def terms(model: nn.Module, part: Batch) -> Terms:
+        def terms(read: TrainingReader, part: Batch) -> Terms:
             known, labels = part.known("train_mask"), require(part.graph, "y")
-            return {"label": nn.functional.cross_entropy(calling(model, part.graph)[known], labels[known])}
+            logits = binary_logits(Reading(read.logits(part.graph), {}))
+            return {"label": nn.functional.cross_entropy(logits[known], labels[known])}
 
-        return train(model, source(data), terms, calling, schedule, self, checkpoint=checkpoint)
+        graphs = source(data, "y", "train_mask")
+        return train(model, graphs, terms, call or call_by_signature, self.schedule, self, checkpoint=checkpoint)

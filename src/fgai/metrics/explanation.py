@@ -10,9 +10,11 @@ from torch.nn.functional import elu
 from torch_geometric.explain import Explanation
 
 from fgai.attention import Attention, entropy, nonuniformity
+from fgai.checks import check_finite
+from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd_terms
 from fgai.errors import DataError
-from fgai.graph import segment_sum
+from fgai.graph import edge_keys, segment_sum
 from fgai.reading import Reading
 from fgai.topk import effective_k, topk_mask
 
@@ -23,7 +25,9 @@ def matched(clean: Attention, now: Attention) -> tuple[Attention, Tensor]:
     """The clean explanation, one row per edge, and the weights that those edges have now, 0 if dropped; [E, 1] each."""
     before = clean.mean().coalesce()
     after = now.mean().weights_at(before.edge_index, default=0.0)
-    return replace(before, weight=before.weight.double()), after.double()
+    for weight in (before.weight, after):
+        check_finite("the attention", weight)
+    return before.double(), to_double(after)
 
 
 def g_jsd(clean: Attention, now: Attention) -> float:
@@ -45,9 +49,15 @@ def top_overlap(clean: Attention, now: Attention, k: int | float = TOP) -> Tenso
     The top k now is taken over all edges there are now: an injected neighbour can push an old one out.
     """
     before, after = clean.mean().coalesce(), now.mean().coalesce()
+    for attention in (before, after):
+        check_finite("the attention", attention.weight)
     old = topk_mask(before.weight, before.target, before.num_targets, k)
     new = topk_mask(after.weight, after.target, after.num_targets, k)
-    still = replace(after, weight=new.double()).weights_at(before.edge_index, default=0.0) * old
+    before, after = (
+        replace(before, weight=old.to(before.weight)).double(),
+        replace(after, weight=new.to(after.weight)).double(),
+    )
+    still = after.weights_at(before.edge_index, default=0.0) * before.weight
     kept = segment_sum(still, before.target, before.num_targets)[:, 0]
     return kept / effective_k(k, before.degree)
 
@@ -100,12 +110,22 @@ def released_g_tvd(clean: Reading, now: Reading) -> float:
 
 
 def released_g_jsd(clean: Attention, now: Attention) -> float:
-    """g-JSD that compares rows: the first E rows of each vector, as they come, scaled to add up to one.
+    """g-JSD that compares rows: the first E rows of each vector, by target, then source, scaled to add up to one.
 
-    After an injection, or in another order, a row holds another edge, so attention that did not change scores above 0.
+    After an injection a row holds another edge, so attention that did not change scores above 0. The order is fixed,
+    so that the value depends neither on the order of the edges nor on how the layers compute.
     """
-    before, after = clean.mean().weight.double(), now.mean().weight.double()
+    before, after = (_by_target(attention) for attention in (clean, now))
     rows = min(len(before), len(after))
     before, after = before[:rows], after[:rows]
     terms = jsd_terms(before / before.sum(), after / after.sum())
     return float(terms.sum() / max(rows, 1)) if rows else 0.0
+
+
+def _by_target(attention: Attention) -> Tensor:
+    """The weights, heads averaged, sorted by target, then source; [E, 1]."""
+    once = attention.mean().double()
+    weight, edges = once.weight, once.edge_index
+    check_finite("the attention", weight)
+    base = int(edges.max()) + 1 if edges.numel() else 1
+    return weight[edge_keys(edges, base).argsort(stable=True)]

@@ -6,6 +6,7 @@ import math
 
 from torch import Tensor
 
+from fgai.checks import check_finite
 from fgai.divergence import tvd
 from fgai.reading import Reading
 
@@ -17,7 +18,8 @@ def micro_f1(logits: Tensor, y: Tensor) -> float:
     >>> micro_f1(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0]))
     0.5
     """
-    return float((logits.argmax(-1) == y).double().mean())
+    check_finite("the answers", logits)
+    return float((logits.argmax(-1) == y).cpu().double().mean())
 
 
 def roc_auc(probs: Tensor, y: Tensor) -> float:
@@ -29,7 +31,9 @@ def roc_auc(probs: Tensor, y: Tensor) -> float:
     >>> roc_auc(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), torch.tensor([0, 1, 1]))
     1.0
     """
+    check_finite("the answers", probs)
     classes = range(1, 2) if probs.size(1) == 2 else range(probs.size(1))
+    probs, y = probs.cpu(), y.cpu()
     areas = [area for c in classes if not math.isnan(area := _area(probs[:, c].double(), y == c))]
     return sum(areas) / len(areas) if areas else math.nan
 

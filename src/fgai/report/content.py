@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,11 +46,11 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
     """How many nodes keep their whole top k at a radius, whatever is done to the attention."""
     words = ("radius (attention space)", "share of nodes certified")
     group = {name: place for place, name in enumerate(reports)}
-    series = [line(name, list(report.certified.values()), group[name]) for name, report in reports.items()]
+    series = [line(name, _at(report.certified), group[name]) for name, report in reports.items()]
     about = f"Nodes whose whole top {TOP} no perturbation of this l1 size moves; exact."
     made = [chart(f"Certified, top {TOP}", about, *words, CERTIFIED, log="x", series=series)]
     if all(report.guaranteed for report in reports.values()):
-        sure = [line(name, list(report.guaranteed.values()), group[name]) for name, report in reports.items()]
+        sure = [line(name, _at(report.guaranteed), group[name]) for name, report in reports.items()]
         about = f"The share of a node's top {TOP} that no perturbation of this l1 size moves, mean over nodes; exact."
         made.append(chart("Certified overlap", about, words[0], f"V_{TOP} at least", CERTIFIED, log="x", series=sure))
     for k, norm in sorted({(proof.k, proof.norm) for proof in proofs.values()} - {(TOP, "l1")}):
@@ -58,6 +59,11 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
         about = f"The same for the top {k} and {norm}, from the certificates."
         made.append(chart(f"Certified, top {k}", about, *words, CERTIFIED, log="x", series=series))
     return made
+
+
+def _at(shares: Mapping[str, float]) -> list[float]:
+    """The share at each radius that is drawn."""
+    return [shares.get(f"{radius:g}", math.nan) for radius in CERTIFIED]
 
 
 def history_charts(histories: Mapping[str, Sequence[Epoch]]) -> list[Chart]:
@@ -74,6 +80,7 @@ def history_charts(histories: Mapping[str, Sequence[Epoch]]) -> list[Chart]:
     return made
 
 
+SAID = 300  # characters of a text that is shown
 Histories = Mapping[str, Sequence[Epoch]]
 
 
@@ -102,7 +109,20 @@ def content(
         "names": {node: said for report in reports.values() for node, said in report.names.items()},
         "provenance": _provenance(first, about or {}),
     }
-    return jsonable(whole)
+    return clipped(jsonable(whole))
+
+
+def clipped(value: Any) -> Any:
+    """The same record with every text cut to `SAID` characters: a page repeats names hundreds of times.
+
+    >>> len(clipped(["a" * 2_000])[0])
+    300
+    """
+    if isinstance(value, dict):
+        return {clipped(name): clipped(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [clipped(part) for part in value]
+    return value if not isinstance(value, str) or len(value) <= SAID else f"{value[: SAID - 1]}…"
 
 
 def _verdict(name: str, report: AuditReport) -> dict[str, Any]:
@@ -150,7 +170,7 @@ def _scope(proof: Certificate) -> str:
 def _metrics(reports: Mapping[str, AuditReport]) -> dict[str, Any]:
     """Every metric, clean and attacked, model beside model."""
     rows = []
-    for metric in METRICS:
+    for metric in (name for name in METRICS if all(name in report.attacked for report in reports.values())):
         row: list[Any] = [metric, METRICS.about(metric)]
         for report in reports.values():
             figure = report.attacked[metric]
@@ -168,7 +188,7 @@ def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]
         ["adversary", str(report.adversary["name"])],
         *([name, str(value)] for name, value in budget.items()),
         ["gain", report.gain],
-        ["seeds", ", ".join(map(str, range(report.seeds)))],
+        ["seeds", "0" if report.seeds == 1 else f"0 to {report.seeds - 1}"],
         ["graph", f"{report.graph['nodes']} nodes, {report.graph['edges']} edges"],
         *([name, str(value)] for name, value in about.items()),
         *([name, value] for name, value in report.versions.items()),

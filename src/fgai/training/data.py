@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from fgai import distributed as ranks
+from fgai.adversaries.gains import binary_logits
+from fgai.checks import check_finite, check_labels, one_graph
+from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import require
-from fgai.reading import Call, eval_mode
+from fgai.reading import Call, Reading, eval_mode
+
+MASKS = ("train_mask", "val_mask")  # those that a method learns from and is judged by
 
 
 @dataclass(frozen=True)
@@ -37,56 +41,20 @@ class Batch:
         last = max(self.seed_nodes, int(ends.max()) + 1 if len(ends) else 0)
         return None if last == nodes else tuple(range(last))
 
+    def on(self, device: torch.device) -> Batch:
+        """The same part with its graph on a device; loaders give batches on the CPU, and the model may be elsewhere."""
+        graph = on_device(self.graph, device)
+        return self if graph is self.graph else replace(self, graph=graph)
+
     def known(self, mask: str) -> Tensor:
         """The counting nodes that are in a mask."""
         nodes = require(self.graph, mask)[: self.seed_nodes].nonzero().flatten()
         if len(nodes) == 0:
             raise DataError(
-                f"none of the {self.seed_nodes} nodes that count is in `{mask}`; give the loader the nodes to learn from, "
-                f"such as seeds=data.{mask}"
+                f"none of the {self.seed_nodes} seed nodes is in `{mask}`; give the loader the nodes to train on, "
+                f"such as seed_nodes=data.{mask}"
             )
         return nodes
-
-
-class AtHand:
-    """The batch at hand: layers leave out what no seed of it hears of, and forget it when the next one comes.
-
-    On the first batch the seeds' answers with and without are compared; for a model whose nodes hear of each other in
-    another way than layer after layer nothing is left out.
-    """
-
-    def __init__(self) -> None:
-        self.forgetting: list[Callable[[], None]] = []  # what to call when another graph comes
-        self._hops: Sequence[int] | None = None
-        self._fits: bool | None = None
-        self._last: Data | None = None
-
-    def __call__(self) -> Sequence[int] | None:
-        """How many nodes each hop of the batch has reached."""
-        return self._hops
-
-    @contextmanager
-    def on(self, part: Batch, model: nn.Module, call: Call) -> Iterator[None]:
-        """For the length of a block the batch is this one."""
-        if self._last is not part.graph:
-            self._last = part.graph
-            for forget in self.forgetting:
-                forget()
-        counts = part.graph.get("num_sampled_nodes")
-        try:
-            if counts is not None and self._fits is None:
-                self._fits = self._same(part, model, call, counts)
-            self._hops = counts if self._fits else None
-            yield
-        finally:
-            self._hops = None
-
-    def _same(self, part: Batch, model: nn.Module, call: Call, counts: Sequence[int]) -> bool:
-        with eval_mode(model), torch.no_grad():
-            told = call(model, part.graph)[: part.seed_nodes]
-            self._hops = counts
-            found = call(model, part.graph)[: part.seed_nodes]
-        return bool(((told - found).abs() <= 1e-4 * told.abs().max()).all())
 
 
 class BatchSource(Protocol):
@@ -95,6 +63,11 @@ class BatchSource(Protocol):
     positions: int  # parts whose gradients make one step
     eval_interval: int  # epochs between two looks at the validation nodes, and between two checkpoints
     has_validation: bool  # there are validation nodes
+
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """What is learnt from, as far as it is at hand: graphs, stores, loaders."""
+        ...
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
         """The parts of each step."""
@@ -114,6 +87,11 @@ class FullGraph:
         pairs, chosen = data.get("edge_label_index"), data.get("val_mask")
         self._part = Batch(data, int(data.num_nodes or 0) if pairs is None else pairs.size(1))
         self.has_validation = chosen is not None and bool(chosen.any())
+
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """The graph."""
+        return [self._part.graph]
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
         """One step with the whole graph."""
@@ -137,6 +115,12 @@ class Batches:
         self._train, self._validation, self.positions = train, validation, positions
         self.has_validation = validation is not None
 
+    @property
+    def graphs(self) -> Sequence[Any]:
+        """The graphs that the loaders take batches of, where they say so, as PyG's and ours do; else the loaders."""
+        loaders = [loader for loader in (self._train, self._validation) if loader is not None]
+        return [getattr(loader, "graph", getattr(loader, "data", loader)) for loader in loaders]
+
     def epoch(self, number: int) -> Iterator[list[Batch]]:
         """The batches of an epoch; a loader that can be told which one it is gets told."""
         told: Any = self._train
@@ -150,22 +134,30 @@ class Batches:
             if not some:
                 return
             empty = False
-            yield [Batch(batch, num_seed_nodes(batch), step, position) for position, batch in enumerate(some)]
+            batches_of_step = [one_graph(batch, MASKS) for batch in some]
+            yield [
+                Batch(batch, num_seed_nodes(batch), step, position) for position, batch in enumerate(batches_of_step)
+            ]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
         """Micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""
-        return validate(model, (Batch(batch, num_seed_nodes(batch)) for batch in self._validation or ()), call)
+        batches = (one_graph(batch, MASKS) for batch in self._validation or ())
+        return validate(model, (Batch(batch, num_seed_nodes(batch)) for batch in batches), call)
 
 
-def source(data: Data | Iterable[Data] | Batches) -> BatchSource:
-    """What to learn from, given a graph, a loader, or loaders.
+def source(data: Data | Iterable[Data] | Batches, *needed: str) -> BatchSource:
+    """What to learn from, given a graph (which has what is `needed`), a loader, or loaders.
 
-    >>> graph = Data(x=torch.ones(3, 1), val_mask=torch.ones(3, dtype=torch.bool))
+    >>> edges = torch.tensor([[0], [1]])
+    >>> graph = Data(x=torch.ones(3, 1), edge_index=edges, val_mask=torch.ones(3, dtype=torch.bool))
     >>> next(source(graph).epoch(0))[0].seed_nodes, source([graph]).has_validation
     (3, False)
     """
-    if isinstance(data, Data):
-        return FullGraph(data)
+    if isinstance(data, Data | HeteroData) or not (isinstance(data, Batches) or hasattr(data, "__iter__")):
+        found = FullGraph(one_graph(data, MASKS))
+        for name in needed:
+            require(found.graphs[0], name)
+        return found
     return data if isinstance(data, Batches) else Batches(data)
 
 
@@ -177,10 +169,11 @@ def num_seed_nodes(batch: Data) -> int:
 def validate(model: nn.Module, parts: Iterable[Batch], call: Call) -> tuple[float, float]:
     """Micro-F1 and cross-entropy on the nodes that count and are in `val_mask`, over all parts and ranks."""
     right, lost, count = 0, 0.0, 0
-    for part in parts:
+    for part in (part.on(device_of(model)) for part in parts):
         mask, y = require(part.graph, "val_mask")[: part.seed_nodes], require(part.graph, "y")[: part.seed_nodes]
         with eval_mode(model), torch.no_grad():
-            logits = call(model, part.graph)[: part.seed_nodes][mask]
+            logits = binary_logits(Reading(call(model, part.graph), {}))[: part.seed_nodes][mask]
+        check_labels(y[mask], logits.size(1))
         here = int(mask.sum())
         right += int((logits.argmax(-1) == y[mask]).sum())
         lost += here * float(cross_entropy(logits, y[mask])) if here else 0.0
@@ -188,4 +181,5 @@ def validate(model: nn.Module, parts: Iterable[Batch], call: Call) -> tuple[floa
     total = ranks.all_reduce(torch.tensor([right, lost, count], dtype=torch.double))
     if total[2] == 0:
         raise DataError("no node that counts is in `val_mask`; give a mask, or a validation loader, that holds some")
+    check_finite("the answers on the validation nodes", total[1], "lower the learning rate, or scale the features")
     return float(total[0] / total[2]), float(total[1] / total[2])

@@ -13,8 +13,9 @@ from torch_geometric.data import Data
 from fgai import distributed as ranks
 from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
 from fgai.adversaries.injection import InjectionSite
-from fgai.errors import SettingError
-from fgai.reading import Reader
+from fgai.errors import DataError
+from fgai.reading import Reader, in_words
+from fgai.settings import SEEDS, check_whole
 from fgai.training.data import Batch, BatchSource
 
 
@@ -22,7 +23,7 @@ def warm_starts_for(adversary: Adversary, graphs: BatchSource, restart_every: in
     """An opponent for each slot of a step, each with its own seed among all ranks; the first has the adversary's."""
     against: Any = adversary
     first = ranks.rank() * graphs.positions
-    seeds = [against.seed + 104_729 * position for position in range(first, first + graphs.positions)]
+    seeds = [(against.seed + 104_729 * position) % SEEDS for position in range(first, first + graphs.positions)]
     return [WarmStart(replace(against, seed=seed), restart_every) for seed in seeds]
 
 
@@ -47,16 +48,22 @@ class WarmStart:
     """
 
     def __init__(self, adversary: Adversary, restart_every: int) -> None:
-        if restart_every < 1:
-            raise SettingError(f"fresh={restart_every} rounds at one place; give at least one")
+        check_whole(1, restart_every=restart_every)
         self._adversary: Any = adversary
         self._fresh = restart_every
+        # Not a cache: which graph it met last decides where the next round starts. A restored run forgets it.
         self._met: tuple[Data, InjectionSite] | None = None
         self._rounds, self._x = 0, torch.empty(0)
 
     def attack(self, read: Reader, part: Batch, gain: Gain) -> AttackResult:
         """The reading under attack, with gradients to the model's parameters."""
-        adversary = replace(self._adversary, seed=self._adversary.seed + 7_919 * (self._rounds // self._fresh))
+        with in_words(read.model, part.graph):
+            return self._met_by(read, part, gain)
+
+    def _met_by(self, read: Reader, part: Batch, gain: Gain) -> AttackResult:
+        adversary = replace(
+            self._adversary, seed=(self._adversary.seed + 7_919 * (self._rounds // self._fresh)) % SEEDS
+        )
         anew, graph = self._rounds % self._fresh == 0, part.graph
         self._rounds += 1
         if not isinstance(adversary, NodeInjection):
@@ -66,7 +73,7 @@ class WarmStart:
             place = self._met[1]
         else:
             place = replace(adversary, targets=adversary.targets or linkable_nodes).place(graph)
-        x = adversary.start(place) if anew else self._x
+        x = adversary.start(place) if anew else self._going_on((adversary.nodes, place.box.low.numel()))
         self._met = (graph, place) if linkable_nodes is None else None  # a batch does not come again
         self._x = adversary.climb(read, place, x, gain)
         return place.read(read, self._x)
@@ -75,6 +82,19 @@ class WarmStart:
         """What a resumed run needs."""
         return {"rounds": torch.tensor(self._rounds), "x": self._x}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on where `state` was taken."""
-        self._rounds, self._x, self._met = int(state["rounds"]), state["x"], None
+    def restore(self, state: Mapping[str, Tensor | None], path: object = "the state") -> None:
+        """Go on where `state` was taken; `path` is where it was read."""
+        rounds, x = state.get("rounds"), state.get("x")
+        told = rounds is not None and rounds.dtype == torch.long and rounds.dim() == 0 and 0 <= int(rounds) < 2**40
+        if rounds is None or x is None or not told or not x.is_floating_point():
+            raise DataError(f"{path} holds no rounds of an adversary; delete it and train from the start")
+        self._rounds, self._x, self._met = int(rounds), x, None
+
+    def _going_on(self, shape: tuple[int, int]) -> Tensor:
+        """The features of the last round, if they are of the shape that this adversary has."""
+        if self._x.shape != shape:
+            raise DataError(
+                f"the checkpoint holds features {list(self._x.shape)} of injected nodes, and {list(shape)} are needed; "
+                "delete it and train from the start"
+            )
+        return self._x

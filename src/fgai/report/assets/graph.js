@@ -11,7 +11,7 @@ function elements(view, after, most) {
     classes: [node === view.node ? "own" : "", injected(node) ? "injected" : ""],
   }));
   const edges = links.map(([source, target, before, now]) => {
-    const share = Math.max(0, 1 + Math.log10((after ? now : before) / most) / DECADES);
+    const share = Math.max(0, 1 + Math.log10((after ? now : before) / most) / DECADES) || 0;
     const data = { source: String(source), target: String(target), before, now, share };
     return { data, classes: target === view.node ? fate(view, source) : "among" };
   });

@@ -129,7 +129,7 @@ function neighbourhoods() {
     make("button", { type: "button", onclick: fitAll }, "Fit"),
   );
   section("view", "Where one node looks", form, note, legend(), graphs, seen);
-  const first = shown.moved[shown.models[0]][0];
+  const first = shown.moved[shown.models[0]].find((row) => nodes.includes(row.node));
   show(first ? first.node : nodes[0], false);
   themed.push(() => panels.forEach((cy) => cy.style(look())));
   new ResizeObserver(resizeAll).observe(graphs);
