@@ -32,8 +32,8 @@ class ShardedBatches:
         self.count, self.batch, self.shuffle, self.seed, self.epoch = count, batch, shuffle, seed, 0
         if batch < 1 or (shuffle and -(-count // batch) < ranks.world_size()):
             raise SettingError(
-                f"{count} seed nodes in batches of {batch} for {ranks.world_size()} ranks; give smaller batches, so that "
-                "each rank has one"
+                f"{count} seed nodes in batches of {batch} for {ranks.world_size()} ranks; give smaller batches, "
+                "so that each rank has one"
             )
 
     def __len__(self) -> int:
