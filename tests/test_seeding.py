@@ -12,7 +12,7 @@ def draws():
     return random.random(), np.random.rand(), torch.rand(1).item()
 
 
-@pytest.mark.parametrize("seed", [0, 7, -1, 2**32 + 5])
+@pytest.mark.parametrize("seed", [0, 7, 2**32 + 5])
 def test_the_same_seed_gives_the_same_draws_of_all_three_generators(seed):
     with seeded(seed):
         first = draws()

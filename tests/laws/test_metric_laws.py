@@ -12,6 +12,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import Perturbation
+from fgai.attention import Attention
 from fgai.metrics import METRICS, g_jsd, released_g_jsd
 from fgai.reading import Reader, Reading
 from fgai.tap import AttentionPoint
@@ -32,7 +33,6 @@ EXACT = {  # where nothing changed, every answer is right, no edge matters and t
     "g_tvd_released": 0.0,
     "g_jsd_released": 0.0,
 }
-BY_ROW = ("g_jsd_released",)
 
 
 class Steadfast(nn.Module):
@@ -100,27 +100,26 @@ def test_the_order_of_the_edges_changes_nothing(name, graph, model):
     for seed in (0, 1):
         after = METRICS[name].compute(trial(model, graph, shuffled(attacked(graph), seed)))
         both = METRICS[name].compute(trial(model, shuffled(graph, seed), shuffled(attacked(graph), seed + 9)))
-        if name in BY_ROW:
-            assert after != pytest.approx(expected, rel=1e-3) != both
-        else:
-            assert (after, both) == pytest.approx((expected, expected), abs=1e-9)
+        assert (after, both) == pytest.approx((expected, expected), abs=1e-9)
 
 
 @given(st.data(), normalised_attentions())
 @settings(max_examples=40)
-def test_unchanged_attention_in_another_order_is_at_no_distance_except_by_the_released_rows(draw, attention):
+def test_unchanged_attention_in_another_order_is_at_no_distance(draw, attention):
     attention = attention.mean().coalesce()  # sums of repeated edges are rounded in the order of their rows
     other = draw.draw(shuffles(attention))
     assert g_jsd(attention, other) == 0.0
-    unequal = not torch.equal(attention.weight, other.weight)
-    assert (released_g_jsd(attention, other) > 1e-12) is unequal
+    assert released_g_jsd(attention, other) == 0.0
 
 
-@pytest.mark.parametrize("name", ["g_jsd", "g_jsd_released"])
-def test_the_released_rows_see_a_change_in_a_model_that_did_not_change(name):
-    graph = small()
-    value = METRICS[name].compute(trial(model_of("gat", graph), graph, shuffled(graph)))
-    assert value > 1e-7 if name == "g_jsd_released" else value < 1e-12
+def test_the_released_rows_see_a_change_where_no_weight_changed():
+    """A new edge of weight 0 comes first: from then on each row holds another edge."""
+    edges = torch.tensor([[1, 2, 3, 0], [0, 0, 0, 1]])
+    before = Attention(torch.tensor([[0.2], [0.3], [0.5], [1.0]]), edges, 4)
+    new = torch.cat([torch.tensor([[0], [0]]), edges], dim=1)
+    after = Attention(torch.cat([torch.zeros(1, 1), before.weight]), new, 4)
+    assert g_jsd(before, after) == 0.0
+    assert released_g_jsd(before, after) > 1e-3
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -131,7 +130,7 @@ def test_isolated_nodes_and_repeated_edges_do_not_break_a_metric(name, model):
 
 
 ALONE = [  # what is asked of the nodes; the F-slopes delete injected edges too, and released rows are rows
-    name for name in METRICS if "slope" not in name and name not in BY_ROW
+    name for name in METRICS if "slope" not in name and name != "g_jsd_released"
 ]
 
 

@@ -116,7 +116,7 @@ class _Place:
         if self._norm == "linf":
             return slope.sign()
         length = segment_sum(slope.square(), self._target, self._nodes).sqrt()
-        return slope / length.clamp(min=1e-12)[self._target]
+        return slope / length.clamp(min=max(1e-12, torch.finfo(length.dtype).tiny))[self._target]
 
 
 @ADVERSARIES.register("feature-ball")

@@ -110,8 +110,12 @@ def both(clean: Reading) -> Gain:
 
 
 def binary_logits(reading: Reading) -> Tensor:
-    """Logits with a column per class, also where the model gives one logit; [N, C >= 2]."""
-    if reading.logits.dim() == 1 or reading.logits.size(1) == 1:
-        yes = reading.logits.reshape(-1, 1)
+    """Logits with a column per class, also where the model gives one logit; [N, C >= 2].
+
+    Half precision is widened to float32: a sum of logarithms overflows in float16.
+    """
+    logits = reading.logits.float() if reading.logits.dtype in (torch.half, torch.bfloat16) else reading.logits
+    if logits.dim() == 1 or logits.size(1) == 1:
+        yes = logits.reshape(-1, 1)
         return torch.cat([torch.zeros_like(yes), yes], dim=1)
-    return reading.logits
+    return logits

@@ -140,7 +140,8 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
     else:
         down, up = gap.clamp(max=0) - beyond[target], gap.clamp(min=0) + beyond[target]
         push = torch.where(first, down, 0.0) + torch.where(then, up, 0.0)
-    return push.new_zeros(len(attention.weight)).index_put((locate(once.edge_index, attention.edge_index),), push)
+    edges = attention.edge_index.to(push.device)
+    return push.new_zeros(edges.size(1)).index_put((locate(once.edge_index, edges),), push)
 
 
 def _sorted(attention: Attention, k: int | float) -> _Sorted:

@@ -146,11 +146,13 @@ def _links(read: Reader, data: Data) -> tuple[Reading, dict[str, _Link] | None]:
 
 def _as_computed(link: _Link, look: Attention) -> bool:
     """The formulas give, without a perturbation, what the layer gave, and nothing of its weight changes hands."""
-    exact, _ = _layer(link.layer, Interval(link.x.double(), torch.zeros_like(link.x, dtype=torch.double)), look)
+    x = to_double(link.x)
+    exact, _ = _layer(link.layer, Interval(x, torch.zeros_like(x)), look.double())
     if exact.middle.shape != link.out.shape:
         return False
-    off = (exact.middle - link.out.double()).abs() + exact.radius
-    return bool(off.max() <= ROUNDING * link.out.abs().max().clamp(min=1e-12)) if len(off) else True
+    out = to_double(link.out)
+    off = (exact.middle - out).abs() + exact.radius
+    return bool(off.max() <= ROUNDING * out.abs().max().clamp(min=1e-12)) if len(off) else True
 
 
 def _only_x(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
