@@ -45,6 +45,9 @@ def check_graph(graph: Any) -> None:
     fgai.errors.DataError: edges name the nodes 0 to 5, and the graph has the nodes 0 to 1; number nodes from 0
     """
     for store in graph.stores if isinstance(graph, Data | HeteroData) else ():
+        for name, value in store.items():
+            if isinstance(value, Tensor) and value.is_meta:
+                raise DataError(f"`{name}` is on the meta device and has no values; move the graph to a real device")
         for name in ("x", "edge_attr", "edge_weight"):
             if isinstance(value := store.get(name), Tensor):
                 check_finite(f"`{name}`", value)
@@ -57,7 +60,7 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
         return  # a sparse matrix holds its own size
     if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype not in (torch.int32, torch.int64):
         raise DataError(
-            f"`edge_index` is {_shape(edges)}; give integers of [2, E], sources above targets (a list of pairs [E, 2] "
+            f"`edge_index` is {described_tensor(edges)}; give integers of [2, E], sources above targets (a list of pairs [E, 2] "
             "is turned by .t())"
         )
     x = graph.get("x")
@@ -112,12 +115,12 @@ def rows_of(data: Data) -> int:
 def _check_mask(name: str, mask: Any, rows: int) -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise DataError(
-            f"`{name}` is {_shape(mask)}, and a mask is booleans [{rows}]; numbers 0 and 1 become one by "
+            f"`{name}` is {described_tensor(mask)}, and a mask is booleans [{rows}]; numbers 0 and 1 become one by "
             f"data.{name} = data.{name}.bool(), indices by torch_geometric.utils.index_to_mask(data.{name}, {rows})"
         )
     if mask.dim() != 1:
         raise DataError(
-            f"`{name}` is {_shape(mask)}: a column for each of several splits; choose one, such as "
+            f"`{name}` is {described_tensor(mask)}: a column for each of several splits; choose one, such as "
             f"data.{name} = data.{name}[:, 0]"
         )
     if len(mask) != rows:
@@ -130,8 +133,8 @@ def _labels(y: Any, rows: int) -> Tensor:
         raise DataError(f"`y` is {type(y).__name__}; give a tensor of a class per node")
     if y.dim() == 2 and y.size(1) > 1:
         raise DataError(
-            f"`y` is {_shape(y)}: several labels per node; fgai judges one class per node, so choose a column or "
-            "leave `y` out, and the model's own answers are the labels"
+            f"`y` is {described_tensor(y)}: several labels per node; fgai needs one class per node, so choose a column "
+            "or leave `y` out: the model's own predictions are then the labels"
         )
     flat = y.flatten() if y.dim() != 1 else y
     if len(flat) != rows:
@@ -163,8 +166,8 @@ def check_labels(y: Tensor, classes: int) -> None:
 
 def check_answers(logits: Tensor, model: str, rows: Sequence[int] = (), on: str = CLEAN) -> None:
     """Logits: finite, of one or two dimensions, as many as are owed (`rows`), and not probabilities."""
-    if logits.dim() not in (1, 2) or not logits.is_floating_point():
-        raise CallError(f"{model} returned {_shape(logits)}; fgai needs logits [N, C], floats: give call=...")
+    if logits.layout != torch.strided or logits.dim() not in (1, 2) or not logits.is_floating_point():
+        raise CallError(f"{model} returned {described_tensor(logits)}; fgai needs logits [N, C], floats: give call=...")
     if rows and len(logits) not in rows:
         raise CallError(
             f"{model} gave {len(logits)} answers on a graph of {rows[0]} nodes (or pairs); fgai judges an answer per "
@@ -198,9 +201,16 @@ def check_attention(attention: Mapping[str, Attention], model: str, on: str = CL
         )
 
 
-def _shape(value: Any) -> str:
-    """Of a tensor, in words: `torch.int64 [2, 5]`."""
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+def described_tensor(value: Any) -> str:
+    """The type and shape of a tensor, and its layout or device where that is unusual.
+
+    >>> described_tensor(torch.zeros(2, 5).long())
+    'torch.int64 [2, 5]'
+    """
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    layout = "" if value.layout == torch.strided else f", {value.layout}"
+    return f"{value.dtype} {list(value.shape)}{layout}{', on the meta device' if value.is_meta else ''}"
 
 
 def described(graph: Any) -> str:
@@ -210,4 +220,4 @@ def described(graph: Any) -> str:
     'x torch.float32 [2, 1]'
     """
     held = graph.to_dict().items() if isinstance(graph, Data) else ()
-    return ", ".join(f"{name} {_shape(value)}" for name, value in held if isinstance(value, Tensor))
+    return ", ".join(f"{name} {described_tensor(value)}" for name, value in held if isinstance(value, Tensor))

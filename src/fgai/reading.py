@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from fgai.attention import Attention
-from fgai.checks import check_answers, check_attention, check_graph, described, rows_of
+from fgai.checks import check_answers, check_attention, check_graph, described, described_tensor, rows_of
 from fgai.errors import CallError, FGAIError
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
@@ -26,6 +26,7 @@ from fgai.tap import NOTHING, Deltas, Edit, Tap
 
 Graph = Data | HeteroData
 Call = Callable[[nn.Module, Any], Tensor]
+MODEL_ERRORS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,7 @@ class Reader:
     ) -> Reading:
         """Read `graph`, with its attention perturbed by site (shaped like the weights) or replaced by `edit`."""
         with self._around(graph), self._tap.open(weight_delta, score_delta, edit) as caught:
-            logits = self.call(self.model, graph)
-        if not isinstance(logits, Tensor):
-            raise CallError(
-                f"{type(self.model).__name__} returned {type(logits).__name__}, and one tensor of logits is needed; "
-                "pick it with call=lambda model, data: ..."
-            )
+            logits = self._call(graph)
         return Reading(logits, caught.attention, unread=self.unread)
 
     def checked(self, graph: Graph, owed: bool = True) -> Reading:
@@ -101,7 +97,7 @@ class Reader:
 
         With `owed` there must be an answer for every node or pair of the graph.
         """
-        with in_words(self.model, graph), torch.no_grad():
+        with torch.no_grad():
             reading = self(graph).detach()
         name = type(self.model).__name__
         check_answers(reading.logits, name, rows_owed(graph) if owed else ())
@@ -111,7 +107,18 @@ class Reader:
     def logits(self, graph: Graph) -> Tensor:
         """What the model says, without its attention."""
         with self._around(graph):
-            return self.call(self.model, graph)
+            return self._call(graph)
+
+    def _call(self, graph: Graph) -> Tensor:
+        with in_words(self.model, graph):
+            logits = self.call(self.model, graph)
+        if not isinstance(logits, Tensor) or logits.layout != torch.strided or logits.is_meta or logits.dim() == 0:
+            kind = described_tensor(logits) if isinstance(logits, Tensor) else type(logits).__name__
+            raise CallError(
+                f"{type(self.model).__name__} returned {kind}, and one dense tensor of logits is needed, a row per "
+                "node; pick it with call=lambda model, data: ..."
+            )
+        return logits
 
     def _around(self, graph: Graph) -> AbstractContextManager[None]:
         """The block in which a graph is read."""
@@ -130,7 +137,7 @@ def in_words(model: nn.Module, graph: Any) -> Iterator[None]:
         yield
     except (FGAIError, torch.OutOfMemoryError):
         raise
-    except (RuntimeError, IndexError, KeyError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+    except MODEL_ERRORS as error:
         raise CallError(
             f"{type(model).__name__} failed on this graph: {type(error).__name__}: {error or 'no message'}. It was "
             f"given {described(graph) or type(graph).__name__}; check the width and the type of the features (floats "

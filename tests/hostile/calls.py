@@ -164,7 +164,7 @@ def _loader(rng):
     data = hostile_graph(rng) if rng.random() < 0.5 else graph()
     given = {"fanout": rng.choice(((2, 2), (), (0,), (-1, -1), (-2,), (10**9,))), "batch": rng.choice(COUNTS)}
     given |= {
-        "seeds": rng.choice((None, torch.tensor([3]), torch.tensor([99]), torch.tensor([-1]), torch.tensor([0.5])))
+        "seed_nodes": rng.choice((None, torch.tensor([3]), torch.tensor([99]), torch.tensor([-1]), torch.tensor([0.5])))
     }
     given |= {"seed": rng.choice(COUNTS)} if rng.random() < 0.3 else {}
     return lambda: next(iter(scale.Loader(data, **given)))
@@ -242,7 +242,7 @@ def _tap(rng):
 
 CALLS = [
     call("fgai.read", _read, cost=3),
-    call("fgai.auditing", _audit, unsound_audit, cost=60),
+    call("fgai.audit", _audit, unsound_audit, cost=60),
     call("fgai.compare", _compare, unsound_audit, cost=120),
     call("fgai.certify", _certify, unsound_certificate, cost=20),
     call("fgai.Reader", _reader, cost=3),

@@ -92,7 +92,8 @@ def resolve_targets(targets: tuple[int, ...] | None, nodes: int) -> Tensor:
     """The nodes that an adversary may touch: `targets`, or all; each must be there."""
     if targets is None:
         return torch.arange(nodes)
-    found = torch.tensor(targets, dtype=torch.long).unique()
+    whole = isinstance(targets, tuple | list) and all(type(node) is int and abs(node) < 2**62 for node in targets)
+    found = torch.tensor(targets if whole else (), dtype=torch.long).unique()
     if len(found) == 0 or int(found.min()) < 0 or int(found.max()) >= nodes:
         raise SettingError(f"targets are {targets}, and the graph has the nodes 0 to {nodes - 1}; name some of those")
     return found

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.checks import described_tensor
 from fgai.errors import DataError
 from fgai.files import atomic_write
 from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, require, with_values
@@ -42,6 +43,13 @@ class Perturbation:
     weight_delta: Mapping[str, Tensor] = field(default_factory=dict)
     score_delta: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name, ends in (("added", self.added), ("dropped", self.dropped)):
+            if ends.dim() != 2 or ends.size(0) != 2 or ends.dtype not in (torch.int32, torch.int64):
+                raise DataError(f"`{name}` is {described_tensor(ends)}; give integers [2, E], sources above targets")
+        if self.x is not None and self.x.dim() != 2:
+            raise DataError(f"`x` is {described_tensor(self.x)}; give a row of features for each injected node")
+
     def apply(self, data: Data) -> Data:
         """The perturbed graph, on the device of `data`; original nodes keep their numbers.
 
@@ -62,11 +70,18 @@ class Perturbation:
         """Refuse a graph with other features, or with fewer nodes than the edges name."""
         nodes, new = int(data.num_nodes or 0), 0 if self.x is None else len(self.x)
         for ends, most in ((self.added, nodes + new), (self.dropped, nodes)):
-            if ends.numel() and int(ends.max()) >= most:
-                raise DataError(f"the perturbation names the node {int(ends.max())}, and there are {most}; {ANOTHER}")
-        width = require(data, "x").size(1) if self.x is not None else 0
-        if self.x is not None and self.x.size(1) != width:
-            raise DataError(f"the perturbation injects {self.x.size(1)} features, and the graph has {width}; {ANOTHER}")
+            if ends.numel() and not 0 <= int(ends.min()) <= int(ends.max()) < most:
+                low, high = int(ends.min()), int(ends.max())
+                raise DataError(f"the perturbation names the nodes {low} to {high}, and there are {most}; {ANOTHER}")
+        if self.x is not None or self.added.numel():
+            old = require(data, "x")
+            width = old.size(1) if old.dim() == 2 else 0
+            if old.dim() != 2 or (self.x is not None and self.x.size(1) != width):
+                injected = "no" if self.x is None else self.x.size(1)
+                raise DataError(
+                    f"the perturbation injects {injected} features, and the graph has `x` {described_tensor(old)}; "
+                    f"{ANOTHER}"
+                )
         if self.x_delta is not None:
             x = require(data, "x")
             shape = x.coalesce().values().shape if x.is_sparse else x.shape

@@ -49,9 +49,19 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
         return BACKBONES[name](**shape)
 
 
+MOST_CLASSES = 100_000  # more is a mistake: node ids or amounts taken for classes
+
+
 def shape_for(data: Data) -> dict[str, int]:
     """How many features and classes a model of this graph has."""
-    return {"features": require(data, "x").size(1), "classes": int(require(data, "y").max()) + 1}
+    x, y = require(data, "x"), require(data, "y")
+    whole = y.numel() > 0 and not y.is_meta and bool((y == y.round() if y.is_floating_point() else y == y).all())
+    if x.dim() != 2 or not whole or not 0 <= int(y.max()) < MOST_CLASSES:
+        raise DataError(
+            f"`x` has the shape {list(x.shape)} and `y` {list(y.shape)}; a backbone needs features [N, F] and a class "
+            f"from 0 to {MOST_CLASSES - 1} for every node or pair"
+        )
+    return {"features": x.size(1), "classes": int(y.max()) + 1}
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:

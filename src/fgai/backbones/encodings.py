@@ -10,6 +10,9 @@ import torch
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
+from fgai.errors import DataError
+from fgai.settings import check_whole
+
 
 def laplacian_encodings(edge_index: Tensor, num_nodes: int, size: int = 8, tolerance: float = 1e-3) -> Tensor:
     """The eigenvectors of L = I - D^-1/2 A D^-1/2 for its smallest eigenvalues but the first; [N, size].
@@ -22,6 +25,12 @@ def laplacian_encodings(edge_index: Tensor, num_nodes: int, size: int = 8, toler
     >>> laplacian_encodings(path, 3, size=2).shape
     torch.Size([3, 2])
     """
+    check_whole(1, num_nodes=num_nodes)
+    integers = edge_index.dim() == 2 and edge_index.size(0) == 2 and edge_index.dtype in (torch.int32, torch.int64)
+    if not integers or edge_index.is_meta or (edge_index.numel() and not int(edge_index.min()) >= 0):
+        raise DataError(f"`edge_index` is {edge_index.dtype} {list(edge_index.shape)}; give node ids [2, E]")
+    if edge_index.numel() and int(edge_index.max()) >= num_nodes:
+        raise DataError(f"edges name the node {int(edge_index.max())}, and there are {num_nodes}; number nodes from 0")
     found = min(size, num_nodes - 1)
     vectors = _leading(_normalised_adjacency(edge_index, num_nodes), found + 1, tolerance)[:, 1:]
     largest = np.abs(vectors).argmax(axis=0)

@@ -9,6 +9,7 @@ from torch_geometric.utils import to_undirected
 
 from fgai.errors import SettingError
 from fgai.graph import edge_keys
+from fgai.settings import check_numbers, check_seed, check_whole
 
 ROUNDS = 200
 
@@ -34,7 +35,11 @@ def synthetic(
     >>> data.num_nodes, data.num_edges, data.is_undirected(), data.has_self_loops()
     (500, 4000, True, False)
     """
-    if classes < 1 or not 0 <= homophily <= 1 or exponent <= 1:
+    check_whole(1, nodes=nodes, classes=classes, features=features)
+    check_whole(0, edges=edges)
+    check_numbers(0, homophily=homophily, exponent=exponent, signal=signal)
+    check_seed(seed)
+    if not 0 <= homophily <= 1 or exponent <= 1:
         raise SettingError(
             f"classes={classes}, homophily={homophily}, exponent={exponent}; give at least one class, a homophily in "
             "[0, 1] and an exponent above 1"

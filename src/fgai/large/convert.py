@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.lib.format import open_memmap
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.checks import one_graph
 from fgai.errors import DataError
 from fgai.files import reserve, whole_folder
 from fgai.graph import require
@@ -53,9 +55,12 @@ def write_store(
 
 def convert(graph: Data, folder: str | Path, origin: Mapping[str, Any] | None = None) -> DiskGraph:
     """Write a PyG graph: its edges, every tensor that has a row per node, and where it comes from."""
+    graph = one_graph(graph)
     nodes, ends = int(graph.num_nodes or 0), require(graph, "edge_index").cpu().numpy()
     tensors = {name: value for name, value in graph.to_dict().items() if isinstance(value, Tensor)}
     rows = {name: value for name, value in tensors.items() if name != "edge_index" and graph.is_node_attr(name)}
+    if half := sorted(name for name, value in rows.items() if value.dtype == torch.bfloat16):
+        raise DataError(f"{', '.join(half)}: bfloat16 has no form on disk; convert a graph with .float() features")
     arrays = {name: [(value.to_dense() if value.is_sparse else value).cpu().numpy()] for name, value in rows.items()}
     return write_store(folder, nodes, lambda: [ends], arrays, origin)
 

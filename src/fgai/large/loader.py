@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
 from fgai import distributed as ranks
+from fgai.checks import one_graph
 from fgai.devices import CPU, on_device
 from fgai.errors import SettingError
 from fgai.large.sampler import CSC, NeighbourSampler
@@ -73,10 +74,11 @@ class Loader(NodeLoader):
         seed: int = 0,
         workers: int = 0,
     ) -> None:
-        graph = on_device(graph, CPU) if isinstance(graph, Data) else graph
+        graph = on_device(one_graph(graph), CPU) if isinstance(graph, Data) else graph
         csc = columns_of(graph)
         nodes = torch.arange(csc.num_nodes) if seed_nodes is None else seed_nodes.cpu()
         nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
+        _check_seed_nodes(nodes, csc.num_nodes)
         self.shares = ShardedBatches(len(nodes), batch, shuffle, seed)
         self.graph = graph
         source: Any = (graph, graph) if isinstance(graph, DiskGraph) else graph
@@ -95,6 +97,14 @@ class Loader(NodeLoader):
         self.shares.epoch = epoch
         sampler: Any = self.node_sampler
         sampler.epoch = epoch
+
+
+def _check_seed_nodes(nodes: Tensor, count: int) -> None:
+    whole = nodes.dim() == 1 and nodes.dtype in (torch.int32, torch.int64)
+    if not whole or (len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < count):
+        raise SettingError(
+            f"seed_nodes is {nodes.dtype} {list(nodes.shape)}; give a mask, or a list of ids from 0 to {count - 1}"
+        )
 
 
 def _tidy(batch: Data) -> Data:

@@ -46,6 +46,9 @@ class CSC:
         return self.start[nodes + 1] - self.start[nodes]
 
 
+MOST_SAMPLED = 100_000  # edges of a node at a hop; -1 takes all of them at no such cost
+
+
 class NeighbourSampler(BaseSampler):
     """From seed nodes outwards, at most `fanout[h]` of each node's incoming edges at hop h; -1 takes all.
 
@@ -62,8 +65,11 @@ class NeighbourSampler(BaseSampler):
     """
 
     def __init__(self, csc: CSC, fanout: Sequence[int], seed: int = 0) -> None:
-        if not fanout or any(size < 1 and size != -1 for size in fanout):
-            raise SettingError(f"fanout={list(fanout)}; give a number of edges for each hop, or -1 for all")
+        whole = all(type(size) is int and (size == -1 or 1 <= size <= MOST_SAMPLED) for size in fanout)
+        if not fanout or not whole:
+            raise SettingError(
+                f"fanout={list(fanout)}; give a number of edges for each hop, at most {MOST_SAMPLED:,}, or -1 for all"
+            )
         self.csc, self.fanout, self.seed, self.epoch = csc, tuple(fanout), seed, 0
 
     @property

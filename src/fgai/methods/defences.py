@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.cache import TensorCache
+from fgai.checks import one_graph
 from fgai.errors import DataError
 from fgai.graph import delete_edges, require, split_rows
 from fgai.methods.base import METHODS, Graphs
@@ -49,6 +50,7 @@ class Purified(Vanilla):
             raise DataError(
                 f"{type(self).__name__} cleans a whole graph, and was given {type(data).__name__}; give a Data"
             )
+        data = one_graph(data)
         return super().fit(model, delete_edges(data, self.suspects(data)), call=call, checkpoint=checkpoint)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from fgai import distributed as ranks
 from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
 from fgai.adversaries.injection import InjectionSite
-from fgai.errors import DataError
+from fgai.errors import DataError, SettingError
 from fgai.reading import Reader, in_words
 from fgai.settings import SEEDS, check_whole
 from fgai.training.data import Batch, BatchSource
@@ -22,6 +22,8 @@ from fgai.training.data import Batch, BatchSource
 def warm_starts_for(adversary: Adversary, graphs: BatchSource, restart_every: int) -> list[WarmStart]:
     """An opponent for each slot of a step, each with its own seed among all ranks; the first has the adversary's."""
     against: Any = adversary
+    if not callable(adversary) or not is_dataclass(adversary) or not hasattr(adversary, "seed"):
+        raise SettingError(f"adversary={adversary!r}; give an attack such as fgai.NodeInjection(nodes=20, edges=40)")
     first = ranks.rank() * graphs.positions
     seeds = [(against.seed + 104_729 * position) % SEEDS for position in range(first, first + graphs.positions)]
     return [WarmStart(replace(against, seed=seed), restart_every) for seed in seeds]
