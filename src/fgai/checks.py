@@ -60,7 +60,7 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
         return  # a sparse matrix holds its own size
     if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype not in (torch.int32, torch.int64):
         raise DataError(
-            f"`edge_index` is {described_tensor(edges)}; give integers of [2, E], sources above targets (a list of pairs [E, 2] "
+            f"`edge_index` is {described_tensor(edges)}; give integers [2, E], sources above targets (a list of pairs [E, 2] "
             "is turned by .t())"
         )
     x = graph.get("x")
