@@ -63,7 +63,7 @@ class Attention:
             score,
         )
 
-    def mean(self) -> Attention:
+    def mean_heads(self) -> Attention:
         """The mean over heads, [E, 1]: one explanation where there were several."""
         return replace(self, weight=self.weight.mean(1, keepdim=True), score=None)
 
