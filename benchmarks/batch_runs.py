@@ -16,9 +16,9 @@ from torch_geometric.data import Data
 from fgai import FGAI, NodeInjection, backbones
 from fgai import distributed as ranks
 from fgai.backbones import base, gat
+from fgai.calling import call_by_signature
 from fgai.graph import require
 from fgai.large import DiskGraph, Loader
-from fgai.reading import call_by_signature
 
 FEATURES, CLASSES, DEGREE = 64, 16, 10
 PIECE = 500_000

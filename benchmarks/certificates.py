@@ -22,6 +22,7 @@ from fgai.adversaries.gains import soft_topk
 from fgai.auditing.audit import CERTIFIED
 from fgai.bench.results import Row, peak_mb, read_rows, write_rows
 from fgai.bench.run import K, certified
+from fgai.calling import eval_mode
 from fgai.certificates import guaranteed_overlap, interval_bounds, prediction_bound
 from fgai.divergence import tvd
 from fgai.kernels.pyg import accelerated
@@ -29,7 +30,7 @@ from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
 from fgai.plots import certified_curves
 from fgai.progress import progress
-from fgai.reading import Reader, Reading, eval_mode
+from fgai.reading import Reader, Reading
 
 OUT, FIGURE, STEPS, RADIUS = Path("results/certificates.json"), Path("docs/certified.png"), 200, 0.05
 FIRST = (0.0001, 0.001, 0.01, 0.05)

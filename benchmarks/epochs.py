@@ -17,9 +17,9 @@ from torch import nn
 from fgai import FGAI, backbones, datasets
 from fgai.backbones import base, gat, gt
 from fgai.bench.results import Cost, peak_mb, write_costs
+from fgai.calling import call_by_signature, eval_mode
 from fgai.graph import require
 from fgai.progress import progress
-from fgai.reading import call_by_signature, eval_mode
 
 COMMAND = "python benchmarks/epochs.py"
 EPOCHS = {"amazon-photo": 20, "coauthor-physics": 10}  # as many as an adversary keeps two places for

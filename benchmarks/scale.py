@@ -31,13 +31,14 @@ from fgai.bench.cells import ATTACKS
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore as Cells
 from fgai.bench.results import Cost, read_costs, write_costs
+from fgai.calling import eval_mode
 from fgai.certificates import certified_radius
 from fgai.distributed import launch
 from fgai.kernels.pyg import accelerated
 from fgai.large import Loader, audit_batches, concat, full_neighbour_loader, layerwise, write_store
 from fgai.metrics import micro_f1
 from fgai.metrics.base import measure
-from fgai.reading import Reader, eval_mode
+from fgai.reading import Reader
 from fgai.trial import attacked_trial, clean_trial
 
 COMMAND = "python benchmarks/scale.py"

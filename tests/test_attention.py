@@ -74,7 +74,7 @@ def test_an_edge_that_is_not_there_has_no_weight(attention):
 
 @given(attentions())
 def test_the_mean_over_heads_is_one_head(attention):
-    mean = attention.mean()
+    mean = attention.mean_heads()
     assert mean.heads == 1
     close(mean.weight, attention.weight.double().numpy().mean(1, keepdims=True), attention.weight.dtype)
     assert mean.score is None
@@ -147,5 +147,5 @@ def test_followed_edges_are_those_of_on_whatever_the_graph():
                 edge_index[:, 1] = edge_index[:, 0]
             weight = torch.rand(20, 2, generator=draw)
             attention = Attention(weight, edge_index, 6)
-            for now in (attention, attention.mean()):  # the second time the places are known
+            for now in (attention, attention.mean_heads()):  # the second time the places are known
                 assert torch.equal(lookup(now), now.weights_at(asked, default=0.0))

@@ -10,10 +10,11 @@ from fgai import backbones, datasets
 from fgai.adversaries import GAINS
 from fgai.backbones import BACKBONES, build, laplacian_encodings
 from fgai.backbones.base import dropout
+from fgai.calling import call_by_signature
 from fgai.datasets.split import split_links
 from fgai.errors import DataError, UnknownNameError
 from fgai.graph import add_nodes
-from fgai.reading import call_by_signature, read
+from fgai.reading import read
 from fgai.seeding import seeded
 from strategies import generators
 from worlds import asked

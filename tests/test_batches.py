@@ -7,11 +7,12 @@ from torch_geometric.nn import GATConv
 from fgai import FGAI, AdversarialTraining, NodeInjection, Vanilla, datasets, read
 from fgai.adversaries import gains
 from fgai.backbones import build
+from fgai.calling import call_by_signature
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
 from fgai.large import Loader, full_neighbour_loader
 from fgai.methods import Batches
-from fgai.reading import Reader, call_by_signature, training_reader
+from fgai.reading import Reader, training_reader
 from fgai.training.data import Batch, FullGraph
 from fgai.training.warm_start import WarmStart
 

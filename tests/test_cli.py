@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from fgai import datasets, saved
 from fgai.auditing import AuditReport
 from fgai.backbones import BACKBONES, build
+from fgai.calling import call_by_signature
 from fgai.cli import app
 from fgai.datasets import DATASETS
 from fgai.methods import METHODS
-from fgai.reading import call_by_signature
 
 
 @pytest.fixture(name="run")

@@ -78,8 +78,8 @@ def test_a_sparse_adjacency_says_what_its_edges_say(layout, graph):
     net, sparse = model(), with_adjacency(graph, LAYOUTS[layout])
     found, plain = fgai.read(net, sparse, on_adjacency), fgai.read(net, graph)
     assert torch.allclose(found.logits, plain.logits, atol=1e-5)
-    edges = plain.explanation.mean().coalesce()
-    assert torch.allclose(found.explanation.mean().weights_at(edges.edge_index), edges.weight, atol=1e-5)
+    edges = plain.explanation.mean_heads().coalesce()
+    assert torch.allclose(found.explanation.mean_heads().weights_at(edges.edge_index), edges.weight, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

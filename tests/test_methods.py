@@ -15,12 +15,13 @@ from torch_geometric.utils import to_dense_adj
 from fgai import accelerated, backbones, datasets
 from fgai.adversaries import GAINS, NodeInjection
 from fgai.backbones import BACKBONES, build
+from fgai.calling import call_by_signature
 from fgai.datasets.split import split_links, split_nodes
 from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, GNNSVD, METHODS, AdversarialTraining, GNNGuard, LayerNorm, ProGNN, Vanilla
 from fgai.metrics import micro_f1
-from fgai.reading import Reader, call_by_signature
+from fgai.reading import Reader
 from fgai.seeding import seeded
 from strategies import generators
 

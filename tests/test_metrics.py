@@ -140,7 +140,7 @@ def test_entropy_and_nonuniformity_are_the_loops_over_nodes(attention):
 def test_the_entropy_of_pushed_weights_is_a_share_and_skips_no_node():
     read, clean = answers(trained(), community())
     gain = GAINS["kl"](clean)
-    pushed = AttentionBall(0.3, "linf", steps=3)(read, community(), gain).detach().explanation.mean()
+    pushed = AttentionBall(0.3, "linf", steps=3)(read, community(), gain).detach().explanation.mean_heads()
     several = pushed.degree > 1
     assert not each_entropy(pushed)[several].isnan().any() and 0 <= mean_entropy(pushed) <= 1
 

@@ -9,8 +9,8 @@ import torch
 
 from fgai import saved
 from fgai.backbones import BACKBONES, build
+from fgai.calling import call_by_signature
 from fgai.errors import DataError
-from fgai.reading import call_by_signature
 from worlds import asked
 
 WEIGHTS, MANIFEST = "weights.safetensors", "manifest.json"

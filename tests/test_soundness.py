@@ -280,7 +280,7 @@ def test_what_could_not_be_tested_is_said_in_the_verdict():  # S1
 
 @pytest.mark.parametrize("door", ["audit", "compare", *OF_LABELS, "loader", "audit_batches"])
 def test_labels_beyond_the_classes_are_refused(door):  # S2
-    with pytest.raises(DataError, match="labels run from 0 to 9, and the model answers for the classes 0 to 2"):
+    with pytest.raises(DataError, match="labels run from 0 to 9, and the model predicts the classes 0 to 2"):
         EVERY_DOOR[door](trained(), but(y=torch.where(community().y == 2, 9, community().y)))
 
 
@@ -589,8 +589,8 @@ def test_labels_in_a_column_or_as_whole_floats_are_taken_as_classes(door, y):
 @pytest.mark.parametrize(
     ("y", "says"),
     [
-        (torch.rand(150), "no classes.*regression"),
-        (torch.full((150,), NAN), "no classes"),
+        (torch.rand(150), "not classes.*regression"),
+        (torch.full((150,), NAN), "not classes"),
         (torch.ones(150, 4), "several labels per node"),
         (torch.ones(7, dtype=torch.long), "7 labels, and the graph has 150"),
     ],
@@ -607,8 +607,8 @@ def test_labels_that_are_no_classes_are_refused_in_words(door, y, says):
     [
         (but(x=community().x[:, :5]), r"failed on this graph.*x torch\.float32 \[150, 5\]"),
         (but(x=torch.ones(150, 16, dtype=torch.long)), r"failed on this graph.*x torch\.int64"),
-        (but(edge_index=community().edge_index + 100), "edges name the nodes .* to 249"),
-        (but(edge_index=community().edge_index - 1), "edges name the nodes -1"),
+        (but(edge_index=community().edge_index + 100), "edges refer to the nodes .* to 249"),
+        (but(edge_index=community().edge_index - 1), "edges refer to the nodes -1"),
         (but(edge_index=community().edge_index.float()), r"integers of \[2, E\]"),
         (but(edge_index=community().edge_index.t()), r"integers of \[2, E\]"),
     ],
@@ -653,7 +653,7 @@ class PerGraph(torch.nn.Module):
 @pytest.mark.parametrize("door", ["audit", "certify", "vanilla", "fgai"])
 def test_a_model_of_whole_graphs_is_refused_in_words(door):
     batch = Batch.from_data_list([community(), community()])
-    with pytest.raises(CallError, match=r"2 answers on a graph of 300 nodes"):
+    with pytest.raises(CallError, match=r"2 rows of logits for a graph of 300 nodes"):
         EVERY_DOOR[door](PerGraph().eval(), batch)
 
 

@@ -1,7 +1,7 @@
-"""Sparse adjacencies that a graph carries beside its `edge_index`: when edges change, both change.
+"""Keeps the sparse adjacency matrices of a graph consistent with its `edge_index`.
 
-A model may be called as `model(data.x, data.adj)`. An attack or a deletion that changed `edge_index` alone would not
-reach such a model.
+A model may be called as `model(data.x, data.adj)`. An attack or a deletion that changed only `edge_index` would have no
+effect on such a model.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from fgai.errors import DataError
 
 
 def follow_edges(new: Data, old: Data) -> Data:
-    """Give `new`, which is `old` with other edges, adjacencies of those edges; entries that stay keep their value.
+    """Rebuild the adjacencies of `new`, a copy of `old` with other edges. Entries of remaining edges keep their value.
 
-    An adjacency is a sparse tensor [N, N], rows targets or rows sources. Its entries must be the edges of `old`.
+    An adjacency is a sparse tensor [N, N] whose rows are the targets or the sources. Its entries must be the edges of
+    `old`.
+
+    Raises:
+        DataError: An adjacency has other entries than the `edge_index` of `old`.
 
     >>> edges = torch.tensor([[0, 1], [1, 2]])
     >>> adj = torch.sparse_coo_tensor(edges.flip(0), torch.ones(2), (3, 3)).coalesce()
@@ -28,21 +32,21 @@ def follow_edges(new: Data, old: Data) -> Data:
     """
     for name in adjacencies_of(old):
         adjacency, edges = old[name], old["edge_index"]
-        entries = _coo(adjacency)
-        by_target = _same(entries.indices().flip(0), edges)
-        if not by_target and not _same(entries.indices(), edges):
+        entries = _to_coo(adjacency)
+        by_target = _same_edges(entries.indices().flip(0), edges)
+        if not by_target and not _same_edges(entries.indices(), edges):
             raise DataError(
-                f"`{name}` has other entries than `edge_index`, so a change of the edges cannot be carried over to it; "
-                f"make it from `edge_index` (without self-loops), or build it from data.edge_index in `call`"
+                f"`{name}` has other entries than `edge_index`, so a change of the edges cannot be applied to it; "
+                f"build it from `edge_index` (without self-loops), or from data.edge_index inside `call`"
             )
-        new[name] = _rebuilt(entries, new, by_target).to(adjacency.dtype)
+        new[name] = _rebuild(entries, new, by_target).to(adjacency.dtype)
         if adjacency.layout != torch.sparse_coo:
             new[name] = new[name].to_sparse(layout=adjacency.layout)
     return new
 
 
 def adjacencies_of(data: Data) -> list[str]:
-    """The names of the sparse square matrices over the nodes of a graph that has edges beside them."""
+    """Return the names of the sparse matrices [N, N] of a graph that also has an `edge_index`."""
     nodes = data.num_nodes
     return [
         name
@@ -51,23 +55,23 @@ def adjacencies_of(data: Data) -> list[str]:
     ]
 
 
-def _coo(adjacency: Tensor) -> Tensor:
+def _to_coo(adjacency: Tensor) -> Tensor:
     return (adjacency if adjacency.layout == torch.sparse_coo else adjacency.to_sparse_coo()).coalesce()
 
 
-def _same(some: Tensor, edges: Tensor) -> bool:
-    """The same edges, however often each comes."""
-    return torch.equal(some.unique(dim=1), edges.unique(dim=1))
+def _same_edges(edges: Tensor, other: Tensor) -> bool:
+    """Return whether both hold the same edges, regardless of order and repetition."""
+    return torch.equal(edges.unique(dim=1), other.unique(dim=1))
 
 
-def _rebuilt(entries: Tensor, data: Data, by_target: bool) -> Tensor:
-    """The adjacency of the edges of `data`: old values where an edge was there, 1 where it is new."""
+def _rebuild(entries: Tensor, data: Data, by_target: bool) -> Tensor:
+    """Return the adjacency of the edges of `data`, with the values of `entries`, and 1 for new edges."""
     edges, nodes = data["edge_index"].unique(dim=1), int(data.num_nodes or 0)
-    at = edges.flip(0) if by_target else edges
+    indices = edges.flip(0) if by_target else edges
     base = max(nodes, entries.size(0))
-    known, asked = (ends[0] * base + ends[1] for ends in (entries.indices(), at))
-    place = torch.searchsorted(known, asked).clamp(max=max(len(known) - 1, 0))
-    values = entries.values().new_ones(len(asked))
-    if len(known):
-        values = torch.where(known[place] == asked, entries.values()[place], values)
-    return torch.sparse_coo_tensor(at, values, (nodes, nodes)).coalesce()
+    old_keys, new_keys = (ends[0] * base + ends[1] for ends in (entries.indices(), indices))
+    at = torch.searchsorted(old_keys, new_keys).clamp(max=max(len(old_keys) - 1, 0))
+    values = entries.values().new_ones(len(new_keys))
+    if len(old_keys):
+        values = torch.where(old_keys[at] == new_keys, entries.values()[at], values)
+    return torch.sparse_coo_tensor(indices, values, (nodes, nodes)).coalesce()

@@ -1,4 +1,4 @@
-"""The attention of one layer on one graph, and what can be said of it alone."""
+"""The attention of one layer on one graph, and statistics of a single attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from fgai.kernels import EdgeOrder, segmented_softmax
 
 @dataclass(frozen=True)
 class Attention:
-    """The weights that acted in one call of one layer; unperturbed, they sum to one over the edges of a target.
+    """Attention weights of one call of one layer. Without a perturbation, the weights of each target sum to one.
+
+    Args:
+        weight: The weights that the layer used, [E, H].
+        edge_index: The edges source -> target, [2, E], with the self-loops that the layer added.
+        num_targets: The number of target nodes.
+        score: The input of the softmax, [E, H], if it is known.
 
     >>> a = Attention(torch.tensor([[0.7], [0.3], [1.0]]), torch.tensor([[0, 1, 2], [2, 2, 0]]), num_targets=3)
     >>> a.weights_at(torch.tensor([[1], [2]]))
@@ -23,60 +29,61 @@ class Attention:
     """
 
     weight: Tensor  # [E, H]
-    edge_index: Tensor  # [2, E], source -> target, with the self-loops that the layer added
+    edge_index: Tensor  # [2, E]
     num_targets: int
-    score: Tensor | None = None  # [E, H], what the softmax was given
+    score: Tensor | None = None  # [E, H]
 
     @property
     def source(self) -> Tensor:
-        """The node looked at, per edge; [E]."""
+        """Source node of each edge, the one attended to; [E]."""
         return self.edge_index[0]
 
     @property
     def target(self) -> Tensor:
-        """The node that looks, per edge; [E]."""
+        """Target node of each edge, the one that attends; [E]."""
         return self.edge_index[1]
 
     @property
     def heads(self) -> int:
-        """How many attention heads act side by side."""
+        """Number of attention heads, H."""
         return self.weight.size(1)
 
     @property
     def degree(self) -> Tensor:
-        """How many edges each target attends over; [num_targets]."""
+        """Number of edges into each target; [num_targets]."""
         return degree(self.target, self.num_targets)
 
     def detach(self) -> Attention:
-        """The same attention without its history of gradients."""
+        """Return the attention detached from the autograd graph."""
         score = None if self.score is None else self.score.detach()
         return replace(self, weight=self.weight.detach(), score=score)
 
     def head(self, targets: int) -> Attention:
-        """The attention of the first targets alone; sources keep their numbers."""
-        here = (self.target < targets).nonzero().flatten()
-        score = None if self.score is None else self.score.index_select(0, here)
+        """Return the attention of the first `targets` targets. Sources keep their ids."""
+        edges = (self.target < targets).nonzero().flatten()
+        score = None if self.score is None else self.score.index_select(0, edges)
         return Attention(
-            self.weight.index_select(0, here),
-            self.edge_index.index_select(1, here),
+            self.weight.index_select(0, edges),
+            self.edge_index.index_select(1, edges),
             min(targets, self.num_targets),
             score,
         )
 
-    def mean(self) -> Attention:
-        """The mean over heads, [E, 1]: one explanation where there were several."""
+    def mean_heads(self) -> Attention:
+        """Return the mean over heads, with weights [E, 1]."""
         return replace(self, weight=self.weight.mean(1, keepdim=True), score=None)
 
     def double(self) -> Attention:
-        """The same attention in float64: what is proved and measured. It is on the CPU if its device has no float64."""
+        """Return the attention in float64, for metrics and certificates; on the CPU if its device has no float64."""
         weight = to_double(self.weight)
         score = None if self.score is None else to_double(self.score)
         return replace(self, weight=weight, edge_index=self.edge_index.to(weight.device), score=score)
 
     def coalesce(self) -> Attention:
-        """One row per (source, target), sorted by target, then source; parallel edges add up.
+        """Merge parallel edges and sort by target, then source. The weights of parallel edges are added.
 
-        This is the form in which attention is compared: it does not depend on the order of the edges.
+        The result has one row per (source, target) and does not depend on the order of the edges. Two attentions are
+        compared in this form.
         """
         if self.edge_index.size(1) == 0:
             return replace(self, score=None)
@@ -86,30 +93,37 @@ class Attention:
         return replace(self, weight=segment_sum(self.weight, row, keys.numel()), edge_index=edge_index, score=None)
 
     def weights_at(self, edge_index: Tensor, default: float | None = None) -> Tensor:
-        """The weights of these edges, in this order; [2, M] -> [M, H]. Parallel edges add up.
+        """Return the weights of the given edges, in their order. The weights of parallel edges are added.
 
-        An edge that is not here gets the weight `absent`; without it, that is an error.
+        Args:
+            edge_index: The edges to look up, [2, M].
+            default: The weight of an edge that the attention does not have.
+
+        Returns:
+            The weights, [M, H].
+
+        Raises:
+            MatchError: An edge is missing and `default` is None.
         """
-        once = self.coalesce()
+        merged = self.coalesce()
         if default is None:
-            return once.weight[match(edge_index, once.edge_index)]
-        at = locate(edge_index, once.edge_index)
-        here = (at >= 0)[:, None]
-        found = once.weight[at.clamp(min=0)] if len(once.weight) else once.weight.new_zeros(len(at), self.heads)
-        return torch.where(here, found, default)
+            return merged.weight[match(edge_index, merged.edge_index)]
+        at = locate(edge_index, merged.edge_index)
+        weight = merged.weight[at.clamp(min=0)] if len(merged.weight) else merged.weight.new_zeros(len(at), self.heads)
+        return torch.where((at >= 0)[:, None], weight, default)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Where some edges lie among others."""
+class _Positions:
+    """Positions of the looked-up edges in one `edge_index`."""
 
-    at: Tensor  # [M], rows among them, or -1
-    alone: bool  # none of the others comes twice
-    all_here: bool  # no row is -1
+    at: Tensor  # [M], the row of each edge, or -1
+    unique: bool  # the `edge_index` has no parallel edges
+    complete: bool  # no row is -1
 
 
 class EdgeLookup:
-    """Edges whose weights are asked of one attention after another; on the same edges they are found only once.
+    """Looks up fixed edges in many attentions. Positions are cached per `edge_index`.
 
     >>> lookup = EdgeLookup(torch.tensor([[1, 5], [2, 5]]))
     >>> lookup(Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)).flatten()
@@ -121,44 +135,44 @@ class EdgeLookup:
         self._cache = TensorCache(size=4)
 
     def at(self, attention: Attention) -> Tensor:
-        """The rows of these edges, or -1; of repeated ones the first; [M]."""
-        return self._found(attention).at
+        """Return the row of each edge in `attention`, or -1; the first row of parallel edges; [M]."""
+        return self._positions(attention).at
 
-    def _found(self, attention: Attention) -> _Found:
+    def _positions(self, attention: Attention) -> _Positions:
         edges = attention.edge_index
 
-        def find() -> _Found:
+        def compute() -> _Positions:
             keys, _ = stable_sort(edge_keys(edges, edges.max() + 1 if edges.numel() else 1))
             at = locate(self.edge_index, edges)
-            alone, all_here = torch.stack([(keys[1:] != keys[:-1]).all(), (at >= 0).all()]).tolist()
-            return _Found(at, len(keys) > 0 and alone, all_here)
+            unique, complete = torch.stack([(keys[1:] != keys[:-1]).all(), (at >= 0).all()]).tolist()
+            return _Positions(at, len(keys) > 0 and unique, complete)
 
-        return self._cache.get("rows", [edges], find)
+        return self._cache.get("rows", [edges], compute)
 
     def __call__(self, attention: Attention, default: float = 0.0) -> Tensor:
-        """The weights of these edges, or `absent` where one is not there; [M, H]."""
-        known = self._found(attention)
-        if not known.alone:
+        """Return the weights of the edges, or `default` where `attention` does not have the edge; [M, H]."""
+        positions = self._positions(attention)
+        if not positions.unique:
             return attention.weights_at(self.edge_index, default)
-        found = attention.weight.index_select(0, known.at.clamp(min=0))
-        return found if known.all_here else torch.where((known.at >= 0)[:, None], found, default)
+        weight = attention.weight.index_select(0, positions.at.clamp(min=0))
+        return weight if positions.complete else torch.where((positions.at >= 0)[:, None], weight, default)
 
 
 def uniform(attention: Attention) -> Attention:
-    """1 / degree on the same edges: the attention that explains nothing."""
+    """Return the uniform attention on the same edges: w_ij = 1 / d_i."""
     share = 1.0 / attention.degree.to(attention.weight.dtype)
     return replace(attention, weight=share[attention.target, None].expand_as(attention.weight), score=None)
 
 
 def sharpened(attention: Attention, power: float) -> Attention:
-    """The attention whose scores are `power` times as large: the same order of neighbours, with wider margins.
+    """Return softmax(power * score): the same ranking of neighbours, with wider margins if `power` > 1.
 
     >>> w = torch.tensor([[0.6], [0.4]])
     >>> a = Attention(w, torch.tensor([[0, 1], [0, 0]]), 1, w.log())
     >>> sharpened(a, 2.0).weight.flatten()
     tensor([0.6923, 0.3077])
     """
-    assert attention.score is not None, "attention that was read has scores"
+    assert attention.score is not None, "attention that was read from a model has scores"
     sources = int(attention.source.max()) + 1 if attention.edge_index.size(1) else 0
     order = EdgeOrder.of(attention.edge_index, sources, attention.num_targets)
     score = power * attention.score
@@ -166,7 +180,7 @@ def sharpened(attention: Attention, power: float) -> Attention:
 
 
 def log_weight(attention: Attention) -> Tensor:
-    """The logarithm of softmax(score), finite also where a weight has underflown; [E, H].
+    """Return log softmax(score), finite even if a weight underflows; [E, H]. Without scores, log(weight).
 
     >>> scores = torch.tensor([[0.0], [-1000.0]])
     >>> log_weight(Attention(torch.tensor([[1.0], [0.0]]), torch.tensor([[0, 1], [0, 0]]), 1, scores)).flatten()
@@ -175,13 +189,13 @@ def log_weight(attention: Attention) -> Tensor:
     score, target, num = attention.score, attention.target, attention.num_targets
     if score is None:
         return attention.weight.clamp(min=torch.finfo(attention.weight.dtype).tiny).log()
-    most = segment_max(score.detach(), target, num)
-    total = segment_sum((score - most[target]).exp(), target, num)
-    return score - (most + total.clamp(min=torch.finfo(total.dtype).tiny).log())[target]
+    maximum = segment_max(score.detach(), target, num)
+    total = segment_sum((score - maximum[target]).exp(), target, num)
+    return score - (maximum + total.clamp(min=torch.finfo(total.dtype).tiny).log())[target]
 
 
 def nonuniformity(attention: Attention) -> Tensor:
-    """The l1 distance between the attention and 1/degree, sum_j |w_ij - 1/d_i|; [num_targets, H], in [0, 2).
+    """Return the l1 distance to uniform attention, sum_j |w_ij - 1/d_i|, in [0, 2); [num_targets, H].
 
     >>> a = Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)
     >>> nonuniformity(a).flatten()
@@ -192,7 +206,9 @@ def nonuniformity(attention: Attention) -> Tensor:
 
 
 def entropy(attention: Attention) -> Tensor:
-    """-sum_j w_ij log w_ij / log d_i: 1 is uniform, 0 one neighbour alone; NaN below two neighbours.
+    """Return the normalised entropy, -sum_j w_ij log w_ij / log d_i; [num_targets, H].
+
+    It is 1 for uniform attention, 0 if one neighbour has all the weight, NaN for fewer than two neighbours.
 
     >>> a = Attention(torch.tensor([[0.5], [0.5]]), torch.tensor([[0, 1], [2, 2]]), num_targets=3)
     >>> entropy(a).flatten()

@@ -1,7 +1,7 @@
-"""One cache of what was computed from tensors, and notes on what a tensor is made of. Neither keeps a tensor alive.
+"""A cache of results computed from tensors, and notes attached to tensors. Neither keeps a tensor alive.
 
-An attack reads the same graph hundreds of times. Sorted edges, self-loops and the products of rows that do not change
-are computed once and looked up afterwards.
+An attack reads the same graph hundreds of times. Sorted edges, self-loops and the products of unchanged rows are
+computed once and looked up afterwards.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ T = TypeVar("T")
 
 
 class TensorCache:
-    """Results of functions of tensors, found again while those tensors are alive and unchanged.
+    """Least-recently-used cache of results of functions of tensors.
 
-    A tensor is known by its memory (storage, offset, shape, strides and dtype), so a view or a detached copy of the
-    same values finds the same result. An entry is dropped when the memory of one of its tensors is freed, replaced when
-    one was changed in place (torch's version counter; a change through `.data` is not seen), and evicted when `size`
-    others were used since. A result must not hold the memory of a tensor that it is looked up by: it would keep itself
-    alive until it is evicted. A deep copy or a pickle of a cache is empty.
+    A tensor is identified by its memory (storage, offset, shape, strides and dtype), so a view or `detach()` of the
+    same memory returns the same result. An entry is dropped when the memory of one of its tensors is freed, recomputed
+    when one of them changed in place (torch's version counter; changes through `.data` are not detected), and evicted
+    when `size` other entries were used more recently. A result must not share memory with the tensors that identify
+    it: the entry would keep itself alive until it is evicted. A deep copy or a pickle of a cache is empty.
+
+    Args:
+        size: The maximum number of entries.
 
     >>> cache, x = TensorCache(), torch.ones(2)
     >>> cache.get("sum", [x], lambda: x.sum()) is cache.get("sum", [x], lambda: x.sum())
@@ -46,7 +49,7 @@ class TensorCache:
         return len(self._entries)
 
     def clear(self) -> None:
-        """Drops all results."""
+        """Drop all results."""
         self._entries.clear()
 
     def __reduce__(self) -> tuple[type[TensorCache], tuple[int]]:
@@ -55,23 +58,31 @@ class TensorCache:
     def get(
         self, name: Hashable, tensors: Sequence[Tensor], make: Callable[[], T], *, equal: Sequence[Tensor] = ()
     ) -> T:
-        """The result of `make()`, computed without gradients unless it is known for `name` and these tensors.
+        """Return the cached result for `name` and `tensors`, or compute it with `make()` without gradients.
 
-        The tensors in `equal` are compared by value: for operands that the model computes anew in each pass. Nothing is
-        cached where a gradient is asked of one of the tensors, or where one has no memory of its own.
+        Nothing is cached if one of the tensors requires a gradient or has no storage; `make()` then runs as usual.
+
+        Args:
+            name: Identifies the function and its settings.
+            tensors: The inputs, identified by memory.
+            make: Computes the result.
+            equal: Further inputs, compared by value: operands that the model recomputes in each pass.
+
+        Returns:
+            The result of `make()`.
         """
         dense = [part for tensor in tensors for part in _dense_parts(tensor)]
         storages = _storages(dense)
         if storages is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in dense)):
             return make()
-        key = (name, *map(_place, dense, storages))
+        key = (name, *map(_memory_key, dense, storages))
         versions = tuple(map(version, dense))
         entry = self._entries.pop(key, None)
         if entry is None or entry.versions != versions or not _all_equal(entry.equal, equal):
             drop = partial(_drop, weakref.ref(self), key)
             with torch.no_grad():
-                marked = [(other, version(other)) for other in equal]
-                entry = _Entry(versions, marked, make(), [weakref.ref(storage, drop) for storage in storages])
+                operands = [(other, version(other)) for other in equal]
+                entry = _Entry(versions, operands, make(), [weakref.ref(storage, drop) for storage in storages])
         self._entries[key] = entry
         if len(self._entries) > self._size:
             self._entries.pop(next(iter(self._entries)))
@@ -79,7 +90,7 @@ class TensorCache:
 
 
 class TensorNotes:
-    """What is known of very tensor objects, until they are changed in place. Copies and pickles carry nothing of it.
+    """Notes on tensor objects, valid until the tensor changes in place. Copies and pickles of a tensor have no note.
 
     >>> notes, x = TensorNotes(), torch.ones(2)
     >>> notes.set(x, "ones")
@@ -91,23 +102,25 @@ class TensorNotes:
         self._notes: dict[int, tuple[weakref.ref[Tensor], int, Any]] = {}
 
     def set(self, tensor: Tensor, note: Any) -> None:
-        """Notes something of a tensor."""
+        """Attach a note to a tensor."""
         key = id(tensor)
         self._notes[key] = (weakref.ref(tensor, lambda _: self._notes.pop(key, None)), version(tensor), note)
 
     def get(self, tensor: Any) -> Any:
-        """What was noted of this object, or None."""
-        known, then, note = self._notes.get(id(tensor), (None, 0, None))
-        return note if known is not None and known() is tensor and version(tensor) == then else None
+        """Return the note of this tensor object, or None if it has none or has changed since."""
+        ref, noted_version, note = self._notes.get(id(tensor), (None, 0, None))
+        return note if ref is not None and ref() is tensor and version(tensor) == noted_version else None
 
 
 def version(x: Tensor) -> int:
-    """How often a tensor was changed in place; torch does not count changes in its inference mode."""
+    """Return how often a tensor changed in place; 0 for inference tensors, whose changes torch does not count."""
     return 0 if x.is_inference() else x._version
 
 
 @dataclass(frozen=True)
 class _Entry:
+    """One cached result."""
+
     versions: tuple[int, ...]
     equal: list[tuple[Tensor, int]]
     value: Any
@@ -115,8 +128,8 @@ class _Entry:
 
 
 def _drop(cache: weakref.ref[TensorCache], key: Hashable, _: object) -> None:
-    if (found := cache()) is not None:
-        found._entries.pop(key, None)
+    if (alive := cache()) is not None:
+        alive._entries.pop(key, None)
 
 
 def _dense_parts(x: Tensor) -> tuple[Tensor, ...]:
@@ -126,21 +139,21 @@ def _dense_parts(x: Tensor) -> tuple[Tensor, ...]:
 def _storages(tensors: Sequence[Tensor]) -> list[Any] | None:
     try:
         return [tensor.untyped_storage() for tensor in tensors]
-    except RuntimeError:  # sparse by rows, or inside one of torch's transforms
+    except RuntimeError:  # a CSR tensor, or inside a torch.func transform
         return None
 
 
-def _place(x: Tensor, storage: Any) -> Hashable:
+def _memory_key(x: Tensor, storage: Any) -> Hashable:
     return id(storage), x.storage_offset(), x.shape, x.stride(), x.dtype
 
 
 def _all_equal(known: Sequence[tuple[Tensor, int]], now: Sequence[Tensor]) -> bool:
-    return len(known) == len(now) and all(_equal(x, then, other) for (x, then), other in zip(known, now, strict=True))
+    return len(known) == len(now) and all(_equal(*entry, other) for entry, other in zip(known, now, strict=True))
 
 
-def _equal(x: Tensor, then: int, now: Tensor) -> bool:
-    """A tensor that has not changed since has the values of this one."""
-    if version(x) != then or x.shape != now.shape or x.dtype != now.dtype:
+def _equal(x: Tensor, noted_version: int, now: Tensor) -> bool:
+    """Return whether `x` is unchanged since it was noted and has the values of `now`."""
+    if version(x) != noted_version or x.shape != now.shape or x.dtype != now.dtype:
         return False
     if x.layout != torch.strided or now.layout != torch.strided:
         return x is now

@@ -1,7 +1,7 @@
-"""What a graph, a model's answers and its attention must be before anything is measured: the one door of every call.
+"""Checks of graphs, logits and attention. All public functions validate their inputs here.
 
-A check costs one pass over the tensors. Public functions check a graph once, the clean reading and the final attacked
-one; nothing is checked in the steps between. What another kind of graph needs is added here.
+A check costs one pass over the tensors. Public functions check the graph, the clean reading and the final attacked
+reading once each; the steps of an attack are not checked. Support for another kind of graph is added here.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ from torch_geometric.data import Data, HeteroData
 from fgai.attention import Attention
 from fgai.errors import CallError, DataError, NotFiniteError
 
-SUMS_TO_ONE = 1e-3  # how far from 1 the rows of probabilities may add up, also in half precision
+SUM_TOLERANCE = 1e-3  # |sum of probabilities - 1|, wide enough for half precision
 CLEAN = "the clean graph"
+UNSTABLE = "check the weights of the model, and whether features are far too large"
 
 
-def check_finite(what: str, value: Tensor, remedy: str = "replace or leave out what is not a number") -> None:
-    """Every number is finite; sparse tensors by their stored values.
+def check_finite(what: str, value: Tensor, remedy: str = "replace or remove them") -> None:
+    """Raise `NotFiniteError` unless all values are finite. Of a sparse tensor, the stored values are checked.
 
     >>> check_finite("`x`", torch.tensor([1.0, torch.nan]))
     Traceback (most recent call last):
-    fgai.errors.NotFiniteError: 1 of 2 numbers of `x` are not finite; replace or leave out what is not a number
+    fgai.errors.NotFiniteError: 1 of 2 numbers of `x` are not finite; replace or remove them
     """
     value = value.detach()
     value = value.coalesce().values() if value.layout == torch.sparse_coo else value
     if value.layout != torch.strided or not value.is_floating_point() or value.numel() == 0:
         return
-    if not bool(torch.stack(value.aminmax()).isfinite().all()):  # NaN goes through, and nothing is allocated
+    if not bool(torch.stack(value.aminmax()).isfinite().all()):  # aminmax is NaN if a value is, and allocates nothing
         wrong = int((~value.isfinite()).sum())
         raise NotFiniteError(f"{wrong} of {value.numel()} numbers of {what} are not finite; {remedy}")
 
 
 def check_graph(graph: Any) -> None:
-    """Features and edge attributes are finite, edges lie within the graph; of any kind of graph that can be read.
+    """Raise unless features and edge attributes are finite and edges refer to nodes of the graph.
+
+    Accepts any kind of graph that `fgai.read` accepts.
 
     >>> check_graph(Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [5]])))
     Traceback (most recent call last):
-    fgai.errors.DataError: edges name the nodes 0 to 5, and the graph has the nodes 0 to 1; number nodes from 0
+    fgai.errors.DataError: edges refer to the nodes 0 to 5, and the graph has the nodes 0 to 1; number nodes from 0
     """
     for store in graph.stores if isinstance(graph, Data | HeteroData) else ():
         for name, value in store.items():
@@ -57,25 +60,37 @@ def check_graph(graph: Any) -> None:
 
 def _check_edges(edges: Tensor, graph: Data) -> None:
     if edges.layout != torch.strided:
-        return  # a sparse matrix holds its own size
+        return  # a sparse matrix checks its indices itself
     if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype not in (torch.int32, torch.int64):
         raise DataError(
-            f"`edge_index` is {described_tensor(edges)}; give integers [2, E], sources above targets (a list of pairs [E, 2] "
-            "is turned by .t())"
+            f"`edge_index` is {describe_tensor(edges)}; give integers of [2, E], sources in the first row and targets "
+            "in the second (transpose a list of pairs [E, 2] with .t())"
         )
     x = graph.get("x")
     nodes = x.size(0) if isinstance(x, Tensor) else int(graph.num_nodes or 0)
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         raise DataError(
-            f"edges name the nodes {int(edges.min())} to {int(edges.max())}, and the graph has the nodes 0 to "
+            f"edges refer to the nodes {int(edges.min())} to {int(edges.max())}, and the graph has the nodes 0 to "
             f"{nodes - 1}; number nodes from 0"
         )
 
 
 def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
-    """A graph with one kind of nodes and edges, checked; its labels as integers [N] and these masks as they must be.
+    """Check a homogeneous graph and return it with labels as integers [N].
 
-    Labels [N, 1] and floats that hold whole numbers are taken as integers [N], in a copy; the given graph stays.
+    Labels [N, 1] and floats that hold integers are converted, in a copy of the graph.
+
+    Args:
+        data: The graph.
+        masks: The names of masks to check. Labels are checked and converted only if this is not empty.
+        edges: Require an `edge_index`.
+
+    Returns:
+        The graph, or a copy of it with converted labels.
+
+    Raises:
+        DataError: The graph, a mask or the labels are not as required.
+        NotFiniteError: A feature or an edge attribute is not finite.
 
     >>> data = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([[0.0], [1.0]]))
     >>> one_graph(data, masks=("test_mask",)).y
@@ -83,13 +98,13 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
     """
     if isinstance(data, HeteroData):
         raise DataError(
-            f"the graph has {len(data.node_types)} kinds of nodes and {len(data.edge_types)} of edges; fgai.read reads "
-            "attention on it, and everything else takes graphs of one kind: data.to_homogeneous()"
+            f"the graph has {len(data.node_types)} kinds of nodes and {len(data.edge_types)} of edges; only fgai.read "
+            "accepts it, all other functions need a homogeneous graph: data.to_homogeneous()"
         )
     if not isinstance(data, Data):
-        raise DataError(f"{type(data).__name__} is no graph; give a torch_geometric.data.Data")
+        raise DataError(f"{type(data).__name__} is not a graph; give a torch_geometric.data.Data")
     if edges and not isinstance(data.get("edge_index"), Tensor):
-        sparse = " (its edges are in `adj_t`: leave out the transform ToSparseTensor)" if "adj_t" in data else ""
+        sparse = " (its edges are in `adj_t`: remove the transform ToSparseTensor)" if "adj_t" in data else ""
         raise DataError(f"the graph has no `edge_index`, only {sorted(data.keys())}; set it as a tensor [2, E]{sparse}")
     check_graph(data)
     for name in masks:
@@ -97,7 +112,7 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
             _check_mask(name, data[name], rows_of(data))
     if not masks or data.get("y") is None:
         return data
-    y = _labels(data["y"], rows_of(data))
+    y = _integer_labels(data["y"], rows_of(data))
     if y is not data["y"]:
         data = copy.copy(data)
         data.y = y
@@ -105,80 +120,95 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
 
 
 def rows_of(data: Data) -> int:
-    """How many answers a model owes: one for each node, or for each pair where links are predicted."""
+    """Return the number of rows of logits: one per node, or one per pair if links are predicted."""
     pairs, x = data.get("edge_label_index"), data.get("x")
     if isinstance(pairs, Tensor):
         return pairs.size(1)
     return x.size(0) if isinstance(x, Tensor) else int(data.num_nodes or 0)
 
 
+def expected_rows(graph: Any) -> tuple[int, ...]:
+    """Return the accepted numbers of rows of logits: one per node or pair, or one per seed node of a batch."""
+    return rows_of(graph), int(graph.get("batch_size") or rows_of(graph))
+
+
 def _check_mask(name: str, mask: Any, rows: int) -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise DataError(
-            f"`{name}` is {described_tensor(mask)}, and a mask is booleans [{rows}]; numbers 0 and 1 become one by "
-            f"data.{name} = data.{name}.bool(), indices by torch_geometric.utils.index_to_mask(data.{name}, {rows})"
+            f"`{name}` is {describe_tensor(mask)}, and a mask is booleans [{rows}]; convert 0 and 1 with "
+            f"data.{name} = data.{name}.bool(), indices with torch_geometric.utils.index_to_mask(data.{name}, {rows})"
         )
     if mask.dim() != 1:
         raise DataError(
-            f"`{name}` is {described_tensor(mask)}: a column for each of several splits; choose one, such as "
+            f"`{name}` is {describe_tensor(mask)}: one column per split; select one, such as "
             f"data.{name} = data.{name}[:, 0]"
         )
     if len(mask) != rows:
-        raise DataError(f"`{name}` has {len(mask)} entries, and the graph has {rows} to judge; give one for each")
+        raise DataError(
+            f"`{name}` has {len(mask)} entries, and the graph has {rows} nodes (or pairs); give one for each"
+        )
 
 
-def _labels(y: Any, rows: int) -> Tensor:
-    """Integers [N]; the very tensor where it is that already."""
+def _integer_labels(y: Any, rows: int) -> Tensor:
+    """Return the labels as integers [N]; the same tensor if it has that form."""
     if not isinstance(y, Tensor):
-        raise DataError(f"`y` is {type(y).__name__}; give a tensor of a class per node")
+        raise DataError(f"`y` is {type(y).__name__}; give a tensor with one class per node")
     if y.dim() == 2 and y.size(1) > 1:
         raise DataError(
-            f"`y` is {described_tensor(y)}: several labels per node; fgai needs one class per node, so choose a column "
-            "or leave `y` out: the model's own predictions are then the labels"
+            f"`y` is {describe_tensor(y)}: several labels per node; fgai needs one class per node: select a "
+            "column, or remove `y`, and the model's own predictions are the labels"
         )
     flat = y.flatten() if y.dim() != 1 else y
     if len(flat) != rows:
         raise DataError(
-            f"`y` has {len(flat)} labels, and the graph has {rows} to judge; give one for each, -1 for none"
+            f"`y` has {len(flat)} labels, and the graph has {rows} nodes (or pairs); give one for each, -1 for none"
         )
     if flat.is_floating_point() and not bool((flat == flat.round()).all()):
-        odd = float(flat[flat != flat.round()][0])
+        invalid = float(flat[flat != flat.round()][0])
         raise DataError(
-            f"`y` holds numbers that are no classes, such as {odd:g}; fgai judges classes, not regression: give whole "
-            "numbers from 0, and -1 where a node has no label"
+            f"`y` holds numbers that are not classes, such as {invalid:g}; fgai does not support regression: give "
+            "integers from 0, and -1 where a node has no label"
         )
     return flat if flat.dtype == torch.long else flat.long()
 
 
 def check_labels(y: Tensor, classes: int) -> None:
-    """The labels of the nodes that are scored or learnt from lie within the classes that the model answers for.
+    """Raise `DataError` unless the labels are among the classes that the model predicts.
 
     >>> check_labels(torch.tensor([0, 9]), classes=7)
     Traceback (most recent call last):
-    fgai.errors.DataError: labels run from 0 to 9, and the model answers for the classes 0 to 6; number classes from 0
+    fgai.errors.DataError: labels run from 0 to 9, and the model predicts the classes 0 to 6; number classes from 0
     """
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
         raise DataError(
-            f"labels run from {int(y.min())} to {int(y.max())}, and the model answers for the classes 0 to "
+            f"labels run from {int(y.min())} to {int(y.max())}, and the model predicts the classes 0 to "
             f"{classes - 1}; number classes from 0"
         )
 
 
-def check_answers(logits: Tensor, model: str, rows: Sequence[int] = (), on: str = CLEAN) -> None:
-    """Logits: finite, of one or two dimensions, as many as are owed (`rows`), and not probabilities."""
+def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str = CLEAN) -> None:
+    """Raise unless the logits are finite, have one or two dimensions, and are not probabilities.
+
+    Args:
+        logits: The output of the model.
+        model: The name of the model, for messages.
+        rows: The accepted numbers of rows; empty if any number is accepted.
+        on: The name of the graph, for messages.
+    """
     if logits.layout != torch.strided or logits.dim() not in (1, 2) or not logits.is_floating_point():
-        raise CallError(f"{model} returned {described_tensor(logits)}; fgai needs logits [N, C], floats: give call=...")
+        raise CallError(
+            f"{model} returned {describe_tensor(logits)}; fgai needs logits [N, C], floats: define call=..."
+        )
     if rows and len(logits) not in rows:
         raise CallError(
-            f"{model} gave {len(logits)} answers on a graph of {rows[0]} nodes (or pairs); fgai judges an answer per "
-            "node or pair, not per graph: give call=lambda model, data: ... that returns one for each"
+            f"{model} returned {len(logits)} rows of logits for a graph of {rows[0]} nodes (or pairs); fgai needs one "
+            "row per node or pair, not per graph: define call=lambda model, data: ... that returns them"
         )
-    remedy = "look at the model's weights, and at features that are far too large"
-    check_finite(f"{model}'s answers on {on}", logits, remedy)
+    check_finite(f"the logits of {model} on {on}", logits, UNSTABLE)
     if _are_probabilities(logits.detach()):
         raise CallError(
-            f"{model} returned probabilities: rows that are not negative and add up to 1. fgai takes logits, and would "
-            "take the softmax twice; return what goes into the softmax, or give "
+            f"{model} returned probabilities: rows that are not negative and sum to 1. fgai needs logits, and would "
+            "apply the softmax twice; return the input of the softmax, or define "
             "call=lambda model, data: model(data.x, data.edge_index).clamp(min=1e-12).log()"
         )
 
@@ -186,25 +216,24 @@ def check_answers(logits: Tensor, model: str, rows: Sequence[int] = (), on: str 
 def _are_probabilities(logits: Tensor) -> bool:
     if logits.dim() != 2 or logits.size(1) < 2 or len(logits) == 0:
         return False
-    return bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < SUMS_TO_ONE).all())
+    return bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < SUM_TOLERANCE).all())
 
 
 def check_attention(attention: Mapping[str, Attention], model: str, on: str = CLEAN) -> None:
-    """Every weight is finite, and there is at least one."""
-    remedy = "look at the model's weights, and at features that are far too large"
-    for site, look in attention.items():
-        check_finite(f"the attention of '{site}' in {model} on {on}", look.weight, remedy)
-    if not attention or not any(len(look.weight) for look in attention.values()):
+    """Raise unless all attention weights are finite and there is at least one."""
+    for site, layer in attention.items():
+        check_finite(f"the attention of '{site}' in {model} on {on}", layer.weight, UNSTABLE)
+    if not attention or not any(len(layer.weight) for layer in attention.values()):
         raise DataError(
             f"{model} attends over no edge of {on}, so there is nothing to explain; give a graph with edges, or layers "
             "that add self-loops"
         )
 
 
-def described_tensor(value: Any) -> str:
-    """The type and shape of a tensor, and its layout or device where that is unusual.
+def describe_tensor(value: Any) -> str:
+    """Return the dtype and shape of a tensor, and its layout or device where that is unusual; else the type.
 
-    >>> described_tensor(torch.zeros(2, 5).long())
+    >>> describe_tensor(torch.zeros(2, 5).long())
     'torch.int64 [2, 5]'
     """
     if not isinstance(value, Tensor):
@@ -213,11 +242,11 @@ def described_tensor(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}{layout}{', on the meta device' if value.is_meta else ''}"
 
 
-def described(graph: Any) -> str:
-    """The tensors of a graph, with their types and shapes.
+def describe(graph: Any) -> str:
+    """Return the names, dtypes and shapes of the tensors of a graph.
 
-    >>> described(Data(x=torch.ones(2, 1)))
+    >>> describe(Data(x=torch.ones(2, 1)))
     'x torch.float32 [2, 1]'
     """
-    held = graph.to_dict().items() if isinstance(graph, Data) else ()
-    return ", ".join(f"{name} {described_tensor(value)}" for name, value in held if isinstance(value, Tensor))
+    attributes = graph.to_dict().items() if isinstance(graph, Data) else ()
+    return ", ".join(f"{name} {describe_tensor(value)}" for name, value in attributes if isinstance(value, Tensor))

@@ -28,7 +28,7 @@ def deletion_order(explanation: Attention, edge_index: Tensor, first: First, amo
     """
     size = int(edge_index.max()) + 1 if edge_index.numel() else 1
     fixed = edge_keys(edge_index, size).argsort(stable=True)
-    weight, target = explanation.mean().weights_at(edge_index, default=0.0)[fixed, 0], edge_index[1, fixed]
+    weight, target = explanation.mean_heads().weights_at(edge_index, default=0.0)[fixed, 0], edge_index[1, fixed]
     weight = weight if first == "most" else -weight
     if among == "node":
         weight = -(rank_within(weight, target, size) + 0.5) / degree(target, size)[target]

@@ -1,7 +1,7 @@
-"""Where tensors live: which device to take, what lies where, and double precision where a device has none.
+"""Devices: selection, moving graphs, and double precision on devices that have none.
 
-The model's device decides. `model.to(device)` and `data.to(device)` is all that a user does; batches of a loader come
-on the CPU and are moved to the model. Random numbers are drawn on the CPU and moved, so they are the same everywhere.
+The device of the model is used. A user calls `model.to(device)` and `data.to(device)`; batches of a loader are on the
+CPU and are moved to the model. Random numbers are sampled on the CPU and moved, so they are the same on all devices.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ WITHOUT_DOUBLE = ("mps",)  # devices that have no float64
 
 
 def default_device() -> torch.device:
-    """The GPU if there is one, else the CPU."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return CPU if found is None else found
+    """Return the accelerator if there is one, else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return CPU if accelerator is None else accelerator
 
 
 def resolve_device(name: str = "") -> torch.device:
-    """The device of this name, or the default; one that torch does not know or that is not there is refused.
+    """Return the device of this name, or the default device if the name is empty.
+
+    Raises:
+        SettingError: torch does not know the name, or the machine has no such device.
 
     >>> resolve_device("cpu")
     device(type='cpu')
@@ -37,20 +40,20 @@ def resolve_device(name: str = "") -> torch.device:
     """
     if not name:
         return default_device()
-    here = _present()
+    available = _available_devices()
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise SettingError(f"no device is called {name!r}; this machine has {', '.join(here)}") from error
-    if str(device) not in here:
+        raise SettingError(f"no device is called {name!r}; this machine has {', '.join(available)}") from error
+    if str(device) not in available:
         raise SettingError(
-            f"this machine has no {name}, or this torch was built without it; give one of {', '.join(here)}"
+            f"this machine has no {name}, or this torch was built without it; give one of {', '.join(available)}"
         )
     return device
 
 
 def device_of_rank(device: torch.device) -> torch.device:
-    """The GPU of this process: under `torchrun` each takes its own, unless one is named by its number."""
+    """Return the GPU of this process. Under `torchrun` each process has its own, unless `device` has an index."""
     if device.type != "cuda" or device.index is not None or "LOCAL_RANK" not in os.environ:
         return device
     number, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -60,7 +63,7 @@ def device_of_rank(device: torch.device) -> torch.device:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model lives: the device of its first parameter or buffer; the CPU where it has none.
+    """Return the device of the first parameter or buffer of a model; the CPU if it has none.
 
     >>> device_of(nn.Linear(1, 1))
     device(type='cpu')
@@ -70,7 +73,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def on_device(data: Data, device: torch.device) -> Data:
-    """The graph with its tensors on this device; a graph that is there already is returned itself."""
+    """Return the graph with its tensors on a device; the same object if they are there already."""
     tensors = [value for value in data.to_dict().values() if isinstance(value, Tensor)]
     if all(value.device == device for value in tensors):
         return data
@@ -78,7 +81,7 @@ def on_device(data: Data, device: torch.device) -> Data:
 
 
 def placed(data: Data, device: torch.device) -> Data:
-    """The graph on a device; sparse features are dense there, since only the CPU has our products of sparse rows."""
+    """Return a copy of the graph on a device. Sparse features become dense on a GPU, which has no sparse kernels."""
     moved = copy.copy(data).to(str(device))
     if device.type != "cpu" and isinstance(moved.x, Tensor) and moved.x.is_sparse:
         moved.x = moved.x.to_dense()
@@ -86,7 +89,7 @@ def placed(data: Data, device: torch.device) -> Data:
 
 
 def to_double(value: Tensor) -> Tensor:
-    """The tensor in float64; where its device has none, a copy on the CPU.
+    """Return the tensor in float64; on the CPU if its device has no float64.
 
     >>> to_double(torch.ones(1))
     tensor([1.], dtype=torch.float64)
@@ -95,12 +98,12 @@ def to_double(value: Tensor) -> Tensor:
 
 
 def random_state(device: torch.device) -> Tensor:
-    """The state of torch's own generator of a device."""
+    """Return the state of torch's default generator of a device."""
     return torch.get_rng_state() if device.type == "cpu" else _module(device).get_rng_state(*_index(device))
 
 
 def restore_random_state(state: Tensor, device: torch.device) -> None:
-    """Put back what `random_state` gave."""
+    """Restore a state that `random_state` returned."""
     if device.type == "cpu":
         torch.set_rng_state(state.cpu())
     else:
@@ -112,12 +115,12 @@ def _module(device: torch.device) -> Any:
 
 
 def _index(device: torch.device) -> list[torch.device]:
-    return [] if device.type == "mps" else [device]  # there is one, and its functions take no other
+    return [] if device.type == "mps" else [device]  # there is only one, and its functions take no argument
 
 
-def _present() -> list[str]:
-    """The devices of this machine, by name."""
-    found = default_device()
-    if found == CPU:
+def _available_devices() -> list[str]:
+    """Return the names of the devices of this machine."""
+    kind = default_device().type
+    if kind == "cpu":
         return ["cpu"]
-    return ["cpu", found.type, *(f"{found.type}:{number}" for number in range(torch.accelerator.device_count()))]
+    return ["cpu", kind, *(f"{kind}:{number}" for number in range(torch.accelerator.device_count()))]

@@ -1,6 +1,7 @@
-"""How far one probability distribution is from another; distributions lie along the last dimension.
+"""Distances between probability distributions along the last dimension.
 
-`*_terms` are the summands, for distributions that do not lie in rows (attention lies along edges).
+The `*_terms` functions return the summands, for distributions that are not stored in rows, such as attention weights
+per edge.
 """
 
 from __future__ import annotations
@@ -10,26 +11,26 @@ from torch import Tensor
 
 
 def tvd_terms(p: Tensor, q: Tensor) -> Tensor:
-    """|p - q| / 2, entry by entry."""
+    """Return |p - q| / 2, elementwise."""
     return 0.5 * (p - q).abs()
 
 
 def kl_terms(p: Tensor, q: Tensor) -> Tensor:
-    """P log(p / q), entry by entry, with 0 log 0 = 0."""
+    """Return p log(p / q), elementwise, with 0 log 0 = 0."""
     return torch.special.xlogy(p, p) - torch.special.xlogy(p, q)
 
 
 def jsd_terms(p: Tensor, q: Tensor) -> Tensor:
-    """(p log(p / m) + q log(q / m)) / 2 with m = (p + q) / 2, entry by entry."""
-    p, q = p.clamp(min=0), q.clamp(min=0)  # perturbed weights may be negative, and no logarithm is
+    """Return (p log(p / m) + q log(q / m)) / 2 with m = (p + q) / 2, elementwise."""
+    p, q = p.clamp(min=0), q.clamp(min=0)  # perturbed weights may be negative, where the logarithm is undefined
     p, q = p.to(dtype := torch.promote_types(p.dtype, q.dtype)), q.to(dtype)
-    tiny = torch.finfo(dtype).tiny  # keeps gradients finite where a softmax has underflown
+    tiny = torch.finfo(dtype).tiny  # keeps gradients finite where a softmax underflows
     middle = (0.5 * (p + q)).clamp(min=tiny).log()
     return 0.5 * (p * (p.clamp(min=tiny).log() - middle) + q * (q.clamp(min=tiny).log() - middle))
 
 
 def tvd(p: Tensor, q: Tensor) -> Tensor:
-    """Total variation distance, TVD(p, q) = 1/2 sum |p - q|, in [0, 1].
+    """Return the total variation distance, TVD(p, q) = 1/2 sum |p - q|, in [0, 1].
 
     [..., C], [..., C] -> [...]
 
@@ -40,7 +41,7 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """Kullback-Leibler divergence, KL(p | q) = sum p log(p / q), in [0, inf].
+    """Return the Kullback-Leibler divergence, KL(p | q) = sum p log(p / q), in [0, inf].
 
     >>> kl(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5]))
     tensor(0.6931)
@@ -49,7 +50,7 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def jsd(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen-Shannon divergence, JSD(p, q) = (KL(p | m) + KL(q | m)) / 2, in [0, log 2].
+    """Return the Jensen-Shannon divergence, JSD(p, q) = (KL(p | m) + KL(q | m)) / 2, in [0, log 2].
 
     >>> jsd(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
     tensor(0.6931)

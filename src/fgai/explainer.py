@@ -60,7 +60,7 @@ class AttentionExplainer(ExplainerAlgorithm):
             reading = read(graph)  # its answers may well be probabilities
         check_attention(reading.attention, type(model).__name__)
         attention = reading.explanation if self.site is None else reading.attention[self.site]
-        mask = attention.mean().weights_at(edge_index, default=0.0)[:, 0]
+        mask = attention.mean_heads().weights_at(edge_index, default=0.0)[:, 0]
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)
 
     def supports(self) -> bool:

@@ -1,4 +1,4 @@
-"""Graphs as PyG's `Data`: edges known by their two ends, nodes added, edges deleted; the original is never changed."""
+"""Operations on PyG's `Data`: find edges by their two ends, add nodes, delete edges. The input is never modified."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fgai.adjacency import follow_edges
 from fgai.cache import TensorNotes, version
 from fgai.errors import DataError, MatchError
 
-_PARTS = TensorNotes()  # a tensor -> the rows that `append_rows` made it of
-JOINED = ("x", "edge_index")  # by hand, not padded
+_PARTS = TensorNotes()  # a tensor -> the operands of `append_rows`
+CONCATENATED = ("x", "edge_index")  # not padded by `add_nodes`
 
 
 def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
-    """One integer per edge, `target * base + source`: sorted, it groups edges by target.
+    """Return one integer per edge, `target * base + source`. Sorting them groups edges by target.
 
     `base` must exceed every node id.
 
@@ -28,36 +28,36 @@ def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
 
 
 def locate(edge_index: Tensor, among: Tensor) -> Tensor:
-    """For each edge its column in `among`, or -1; of repeated columns the first.
+    """Return the column of each edge in `among`, or -1; the first column of repeated edges.
 
-    An edge is its two ends, never its row.
+    Edges are identified by their two ends, not by their position.
 
     >>> locate(torch.tensor([[5, 0], [6, 1]]), among=torch.tensor([[7, 5], [7, 6]]))
     tensor([ 1, -1])
     """
     if among.size(1) == 0 or edge_index.size(1) == 0:
         return edge_index.new_full((edge_index.size(1),), -1)
-    base = torch.maximum(edge_index.max(), among.max()) + 1  # a tensor: a GPU need not be waited for
+    base = torch.maximum(edge_index.max(), among.max()) + 1  # a tensor, to avoid a GPU sync
     known, order = stable_sort(edge_keys(among, base))
-    asked = edge_keys(edge_index, base)
-    at = torch.searchsorted(known, asked).clamp_(max=known.numel() - 1)
-    return torch.where(known[at] == asked, order[at], -1)
+    queries = edge_keys(edge_index, base)
+    at = torch.searchsorted(known, queries).clamp_(max=known.numel() - 1)
+    return torch.where(known[at] == queries, order[at], -1)
 
 
 def stable_sort(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys in order, and where each was; those that lie in order already are not sorted again on a CPU.
+    """Return sorted keys and their previous positions. On a CPU, keys that are sorted already are not sorted again.
 
     >>> stable_sort(torch.tensor([3, 1]))
     (tensor([1, 3]), tensor([1, 0]))
     """
-    if keys.device.type == "cpu" and bool((keys[1:] >= keys[:-1]).all()):  # a GPU sorts faster than it answers
+    if keys.device.type == "cpu" and bool((keys[1:] >= keys[:-1]).all()):  # on a GPU the check costs a sync
         return keys, torch.arange(len(keys), device=keys.device)
     values, order = keys.sort(stable=True)
     return values, order
 
 
 def match(edge_index: Tensor, among: Tensor) -> Tensor:
-    """`locate`, where every edge must be found."""
+    """Return the column of each edge in `among`; raise `MatchError` if one is missing."""
     at = locate(edge_index, among)
     if (missing := int((at < 0).sum())) > 0:
         first = edge_index[:, at < 0][:, 0].tolist()
@@ -69,7 +69,7 @@ def match(edge_index: Tensor, among: Tensor) -> Tensor:
 
 
 def degree(target: Tensor, num_targets: int) -> Tensor:
-    """How many edges arrive at each target.
+    """Return the number of edges into each target; [num_targets].
 
     >>> degree(torch.tensor([0, 0, 2]), 3)
     tensor([2, 0, 1])
@@ -82,7 +82,7 @@ def degree(target: Tensor, num_targets: int) -> Tensor:
 
 
 def segment_sum(value: Tensor, index: Tensor, num: int) -> Tensor:
-    """The sum of the rows of `value` that share an index; [E, ...] -> [num, ...].
+    """Sum the rows of `value` that share an index; [E, ...] -> [num, ...].
 
     >>> segment_sum(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
     tensor([4., 3., 0.])
@@ -91,17 +91,17 @@ def segment_sum(value: Tensor, index: Tensor, num: int) -> Tensor:
 
 
 def segment_max(value: Tensor, index: Tensor, num: int) -> Tensor:
-    """The largest of the rows of `value` that share an index, entry by entry, 0 without; [E, ...] -> [num, ...].
+    """Return the elementwise maximum of the rows that share an index, 0 if none; [E, ...] -> [num, ...].
 
     >>> segment_max(torch.tensor([-1.0, -2.0, 4.0]), torch.tensor([1, 1, 0]), 3)
     tensor([ 4., -1.,  0.])
     """
-    along = index.view(-1, *[1] * (value.dim() - 1)).expand_as(value)
-    return value.new_zeros(num, *value.shape[1:]).scatter_reduce(0, along, value, "amax", include_self=False)
+    expanded = index.view(-1, *[1] * (value.dim() - 1)).expand_as(value)
+    return value.new_zeros(num, *value.shape[1:]).scatter_reduce(0, expanded, value, "amax", include_self=False)
 
 
 def require(data: Data, name: str) -> Tensor:
-    """The tensor `data[name]`, or an error that says what the graph has instead.
+    """Return the tensor `data[name]`; raise `DataError` if the graph does not have it.
 
     >>> require(Data(x=torch.ones(1, 1)), "y")
     Traceback (most recent call last):
@@ -114,10 +114,10 @@ def require(data: Data, name: str) -> Tensor:
 
 
 def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
-    """The graph with the rows of `x` as further nodes and `edge_index` as further edges.
+    """Return the graph with the rows of `x` as additional nodes and `edge_index` as additional edges.
 
-    New nodes are numbered from `data.num_nodes`. Every other attribute of a node or an edge is filled with
-    zeros, masks with False, integers (labels) with -1. Gradients reach `x`, also where `data.x` is sparse.
+    New nodes are numbered from `data.num_nodes`. All other attributes of nodes and edges are padded: floats with 0,
+    masks with False, integers (labels) with -1. Gradients reach `x`, also if `data.x` is sparse.
 
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([4, 5]))
     >>> more = add_nodes(data, torch.ones(1, 1), torch.tensor([[2], [0]]))
@@ -126,11 +126,11 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     """
     old, edges, more = require(data, "x"), require(data, "edge_index"), copy.copy(data)
     for name, value in data.to_dict().items():
-        if name not in JOINED and isinstance(value, Tensor) and not _of_pairs(data, name):
+        if name not in CONCATENATED and isinstance(value, Tensor) and not _belongs_to_pairs(data, name):
             if data.is_node_attr(name):
-                more[name] = _padded(value, x.size(0))
+                more[name] = _pad(value, x.size(0))
             elif data.is_edge_attr(name):
-                more[name] = _padded(value, edge_index.size(1))
+                more[name] = _pad(value, edge_index.size(1))
     more.x = append_rows(old, x)
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
@@ -139,55 +139,52 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
 
 
 def add_edges(data: Data, edge_index: Tensor) -> Data:
-    """The graph with `edge_index` as further edges; their attributes are filled as `add_nodes` fills them."""
-    return add_nodes(
-        data,
-        torch.zeros(0, require(data, "x").size(1), dtype=require(data, "x").dtype, device=require(data, "x").device),
-        edge_index,
-    )
+    """Return the graph with `edge_index` as additional edges. `add_nodes` defines how their attributes are padded."""
+    x = require(data, "x")
+    return add_nodes(data, torch.zeros(0, x.size(1), dtype=x.dtype, device=x.device), edge_index)
 
 
 def delete_edges(data: Data, gone: Tensor) -> Data:
-    """The graph without the edges of the mask `gone` [E]; nodes stay.
+    """Return the graph without the edges in the mask `gone` [E]. All nodes remain.
 
     >>> data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
     >>> delete_edges(data, torch.tensor([True, False])).edge_index.tolist()
     [[1], [0]]
     """
-    left = data.edge_subgraph(~gone)
+    remaining = data.edge_subgraph(~gone)
     for name in data.keys():  # noqa: SIM118, not a dict
-        if _of_pairs(data, name):
-            left[name] = data[name]
-    return follow_edges(left, data)
+        if _belongs_to_pairs(data, name):
+            remaining[name] = data[name]
+    return follow_edges(remaining, data)
 
 
 def append_rows(old: Tensor, x: Tensor) -> Tensor:
-    """The rows of `x` below those of `old`; if those are sparse, zeros are stored too, so that gradients reach them.
+    """Append the rows of `x` to `old`. If `old` is sparse, zeros of `x` are stored, so that they receive gradients.
 
     >>> append_rows(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
     torch.Size([3, 2])
     """
     old = old.coalesce() if old.is_sparse else old
-    both = _append_sparse(old, x) if old.is_sparse else torch.cat([old, x])
-    return _noted(both, old, x)
+    result = _append_sparse(old, x) if old.is_sparse else torch.cat([old, x])
+    return _note_operands(result, old, x)
 
 
-def replace_rows(both: Tensor, x: Tensor) -> Tensor:
-    """The result of `append_rows` with other rows below; the pattern of a sparse one is not made again.
+def replace_rows(appended: Tensor, x: Tensor) -> Tensor:
+    """Replace the appended rows in a result of `append_rows`. The sparsity pattern is reused.
 
     >>> replace_rows(append_rows(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
     tensor([1., 1.])
     """
-    parts = split_rows(both)
+    parts = split_rows(appended)
     assert parts is not None, "only rows that were appended can be replaced"
     old = parts[0]
     if not old.is_sparse:
         return append_rows(old, x)
-    return _noted(with_values(both, torch.cat([old.values(), x.flatten()])), old, x)
+    return _note_operands(with_values(appended, torch.cat([old.values(), x.flatten()])), old, x)
 
 
 def with_values(x: Tensor, values: Tensor) -> Tensor:
-    """The sparse matrix that has other values at the stored places of a coalesced `x`.
+    """Return a coalesced sparse matrix with the pattern of `x` and other values.
 
     >>> with_values(torch.eye(2).to_sparse().coalesce(), torch.tensor([5.0, 6.0])).to_dense()[1]
     tensor([0., 6.])
@@ -196,20 +193,20 @@ def with_values(x: Tensor, values: Tensor) -> Tensor:
 
 
 def split_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The operands of `append_rows`, if it made this very tensor and none was changed in place since; else None.
+    """Return the operands of `append_rows`, or None if `x` is not its result or was modified.
 
     >>> split_rows(torch.ones(2, 2)) is None
     True
     """
-    if (noted := _PARTS.get(x)) is None:
+    if (note := _PARTS.get(x)) is None:
         return None
-    old, below, versions = noted
-    return (old, below) if (version(old), version(below)) == versions else None
+    old, appended, versions = note
+    return (old, appended) if (version(old), version(appended)) == versions else None
 
 
-def _noted(both: Tensor, old: Tensor, x: Tensor) -> Tensor:
-    _PARTS.set(both, (old, x, (version(old), version(x))))
-    return both
+def _note_operands(result: Tensor, old: Tensor, x: Tensor) -> Tensor:
+    _PARTS.set(result, (old, x, (version(old), version(x))))
+    return result
 
 
 def _append_sparse(old: Tensor, x: Tensor) -> Tensor:
@@ -222,14 +219,14 @@ def _append_sparse(old: Tensor, x: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(indices, values, size, is_coalesced=True, check_invariants=False)
 
 
-def _of_pairs(data: Data, name: str) -> bool:
-    """The pairs that a model of links answers for, their labels and masks: new nodes and edges do not change them."""
+def _belongs_to_pairs(data: Data, name: str) -> bool:
+    """Return whether an attribute holds the pairs of link prediction, their labels or masks, which are never padded."""
     if name in ("edge_label", "edge_label_index"):
         return True
-    told = name == "y" or name.endswith("_mask")
-    return told and "edge_label_index" in data and data[name].size(0) == data.edge_label_index.size(1)
+    per_row = name == "y" or name.endswith("_mask")
+    return per_row and "edge_label_index" in data and data[name].size(0) == data.edge_label_index.size(1)
 
 
-def _padded(value: Tensor, rows: int) -> Tensor:
+def _pad(value: Tensor, rows: int) -> Tensor:
     integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
     return torch.cat([value, value.new_full((rows, *value.shape[1:]), -1 if integer else 0)])

@@ -1,75 +1,83 @@
-"""A `Reading` is what a model says and where it looked on one graph.
+"""Reads the logits and the attention of a model on a graph.
 
-`open_reader` is the one way to read a model: nothing above this module knows the tap or the kernels, or switches a
-model to evaluation mode to read it. Training has its own, `training_reader`.
+Modules above this one read a model with `open_reader`, or with `training_reader` while it trains. They do not use the
+tap or the kernels, and do not switch a model to evaluation mode to read it.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
 from fgai.attention import Attention
-from fgai.checks import check_answers, check_attention, check_graph, described, described_tensor, rows_of
-from fgai.errors import CallError, FGAIError
+from fgai.calling import Call, Graph, call_by_signature, call_errors, eval_mode, frozen_params
+from fgai.checks import check_attention, check_graph, check_logits, describe_tensor, expected_rows
+from fgai.errors import CallError
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
 from fgai.tap import NOTHING, Deltas, Edit, Tap
-
-Graph = Data | HeteroData
-Call = Callable[[nn.Module, Any], Tensor]
-MODEL_ERRORS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError)
+from fgai.unread import attention_not_read
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model says (`logits`) and where it looked (`attention`, by site, in the order in which it acted)."""
+    """The logits and the attention of a model on one graph.
 
-    logits: Tensor  # [N, C]; one column, or none, is a binary answer
+    Args:
+        logits: The output of the model, [N, C]; [N, 1] or [N] for binary classification.
+        attention: The attention by site, in the order of execution.
+        unread: The names of modules whose attention cannot be read.
+    """
+
+    logits: Tensor  # [N, C]
     attention: Mapping[str, Attention]
-    unread: tuple[str, ...] = field(default=(), kw_only=True)  # parts of the model that attend and are not read
+    unread: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def probs(self) -> Tensor:
-        """The predicted distribution over classes; a single logit is the sigmoid's; [N, C]."""
+        """Predicted class probabilities: the softmax, or the sigmoid of a single logit as two columns; [N, C]."""
         if self.logits.dim() == 1 or self.logits.size(1) == 1:
-            yes = self.logits.reshape(-1, 1).sigmoid()
-            return torch.cat([1 - yes, yes], dim=1)
+            positive = self.logits.reshape(-1, 1).sigmoid()
+            return torch.cat([1 - positive, positive], dim=1)
         return self.logits.softmax(-1)
 
     @property
     def explanation(self) -> Attention:
-        """The attention of the last site: what the paper calls the explanation."""
+        """The attention of the last site, which the paper calls the explanation."""
         return self.attention[next(reversed(list(self.attention)))]
 
     def head(self, nodes: int) -> Reading:
-        """What is said of the first nodes alone, and where they look: in a batch these are the seeds."""
+        """Return the logits and the attention of the first nodes; in a sampled batch these are the seed nodes."""
         if nodes == len(self.logits):
             return self
-        first = {site: a.head(nodes) for site, a in self.attention.items()}
-        return Reading(self.logits[:nodes], first, unread=self.unread)
+        attention = {site: a.head(nodes) for site, a in self.attention.items()}
+        return Reading(self.logits[:nodes], attention, unread=self.unread)
 
     def detach(self) -> Reading:
-        """The same reading without its history of gradients."""
-        still = {site: a.detach() for site, a in self.attention.items()}
-        return replace(self, logits=self.logits.detach(), attention=still)
+        """Return the reading detached from the autograd graph."""
+        attention = {site: a.detach() for site, a in self.attention.items()}
+        return replace(self, logits=self.logits.detach(), attention=attention)
 
 
 class Reader:
-    """Reads one model on graphs.
+    """Reads one model on graphs, in its current training mode and without the kernels.
 
-    `call` says how the model is called, `call(model, graph) -> logits`. Without it the parameters of `forward` are
-    filled by name from the graph (`x`, `edge_index`, `edge_attr`, ...), or the graph itself is given to a
-    parameter called `data` or `graph`. The model is read as it is, in its own training mode and on its own layers;
-    `open_reader` reads it in evaluation mode, faster.
+    `open_reader` reads a model in evaluation mode, and faster.
+
+    Args:
+        model: A model with at least one attention layer.
+        call: How to call the model, `call(model, graph) -> logits`. By default the parameters of `forward` are taken
+            from the graph by name (`x`, `edge_index`, `edge_attr`, ...), or the graph itself is passed to a parameter
+            named `data` or `graph`.
+
+    Raises:
+        TapError: The model has no attention layer.
 
     >>> from torch_geometric.nn import GATConv
     >>> read = Reader(GATConv(3, 2).eval())
@@ -87,105 +95,80 @@ class Reader:
     def __call__(
         self, graph: Graph, *, weight_delta: Deltas = NOTHING, score_delta: Deltas = NOTHING, edit: Edit | None = None
     ) -> Reading:
-        """Read `graph`, with its attention perturbed by site (shaped like the weights) or replaced by `edit`."""
-        with self._around(graph), self._tap.open(weight_delta, score_delta, edit) as caught:
+        """Read the model on a graph, optionally with perturbed attention.
+
+        Args:
+            graph: The graph to call the model on.
+            weight_delta: What to add to the attention weights, by site, shaped like them.
+            score_delta: What to add to the attention scores, by site, shaped like them.
+            edit: A function `edit(site, attention)` that returns the weights to use instead.
+
+        Returns:
+            The logits and the attention.
+
+        Raises:
+            CallError: The model cannot be called on the graph, or does not return a tensor.
+        """
+        with self._context(graph), self._tap.open(weight_delta, score_delta, edit) as recording:
             logits = self._call(graph)
-        return Reading(logits, caught.attention, unread=self.unread)
+        return Reading(logits, recording.attention, unread=self.unread)
 
-    def checked(self, graph: Graph, owed: bool = True) -> Reading:
-        """The clean reading, without gradients: what is wrong with it is said here, before anything rests on it.
+    def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
+        """Read the clean graph without gradients, and check the logits and the attention.
 
-        With `owed` there must be an answer for every node or pair of the graph.
+        Args:
+            graph: The clean graph.
+            check_rows: Require one row of logits for each node or pair of the graph.
+
+        Returns:
+            The reading, detached.
         """
         with torch.no_grad():
             reading = self(graph).detach()
         name = type(self.model).__name__
-        check_answers(reading.logits, name, rows_owed(graph) if owed else ())
+        check_logits(reading.logits, name, expected_rows(graph) if check_rows else ())
         check_attention(reading.attention, name)
         return reading
 
     def logits(self, graph: Graph) -> Tensor:
-        """What the model says, without its attention."""
-        with self._around(graph):
+        """Return the logits only, without opening the tap."""
+        with self._context(graph):
             return self._call(graph)
 
     def _call(self, graph: Graph) -> Tensor:
-        with in_words(self.model, graph):
+        with call_errors(self.model, graph):
             logits = self.call(self.model, graph)
         if not isinstance(logits, Tensor) or logits.layout != torch.strided or logits.is_meta or logits.dim() == 0:
-            kind = described_tensor(logits) if isinstance(logits, Tensor) else type(logits).__name__
             raise CallError(
-                f"{type(self.model).__name__} returned {kind}, and one dense tensor of logits is needed, a row per "
-                "node; pick it with call=lambda model, data: ..."
+                f"{type(self.model).__name__} returned {describe_tensor(logits)}, and fgai needs one dense tensor of "
+                "logits with a row per node; select it with call=lambda model, data: ..."
             )
         return logits
 
-    def _around(self, graph: Graph) -> AbstractContextManager[None]:
-        """The block in which a graph is read."""
+    def _context(self, graph: Graph) -> AbstractContextManager[None]:
+        """Return the context in which the model is called on a graph."""
         return nullcontext()
 
 
-def rows_owed(graph: Any) -> tuple[int, ...]:
-    """How many answers there may be: one for each node or pair, or for each seed of a batch."""
-    return rows_of(graph), int(graph.get("batch_size") or rows_of(graph))
-
-
-@contextmanager
-def in_words(model: nn.Module, graph: Any) -> Iterator[None]:
-    """What a model raises when it is called on a graph that does not fit it, with what was given, as a `CallError`."""
-    try:
-        yield
-    except (FGAIError, torch.OutOfMemoryError):
-        raise
-    except MODEL_ERRORS as error:
-        raise CallError(
-            f"{type(model).__name__} failed on this graph: {type(error).__name__}: {error or 'no message'}. It was "
-            f"given {described(graph) or type(graph).__name__}; check the width and the type of the features (floats "
-            "of the model's own precision), or say how to call the model with call=lambda model, data: ..."
-        ) from error
-
-
-def attention_not_read(model: nn.Module) -> tuple[str, ...]:
-    """The modules that attend without PyG's softmax over edges, so that the tap does not see them, by name.
-
-    These are torch's `MultiheadAttention`, PyG's global attention (as in `GPSConv`), and whatever calls torch's
-    `scaled_dot_product_attention`.
-
-    >>> attention_not_read(nn.TransformerEncoderLayer(4, 2))
-    ('self_attn',)
-    """
-    found: list[str] = []
-    for name, module in model.named_modules():
-        if _attends_densely(module) and not any(name.startswith(f"{outer}.") for outer in found):
-            found.append(name)
-    return tuple(found)
-
-
-def _attends_densely(module: nn.Module) -> bool:
-    code = getattr(type(module).forward, "__code__", None)
-    return (
-        isinstance(module, nn.MultiheadAttention)
-        or type(module).__module__.startswith("torch_geometric.nn.attention")
-        or (code is not None and "scaled_dot_product_attention" in code.co_names)
-    )
-
-
 class _FrozenReader(Reader):
-    def _around(self, graph: Graph) -> AbstractContextManager[None]:
+    def _context(self, graph: Graph) -> AbstractContextManager[None]:
         return frozen_params(self.model)
 
 
 @contextmanager
 def open_reader(model: nn.Module, call: Call | None = None) -> Iterator[Reader]:
-    """For the length of a block, a reader of `model` in evaluation mode and on the kernels.
+    """Open a reader of `model` in evaluation mode and on the kernels, inside a `with` block.
 
-    While it reads, no parameter asks for a gradient. So a plain read records none and needs no `torch.no_grad`, and an
-    attack differentiates with respect to what it adds to the graph or to the attention. Afterwards the model is as it
-    was. Copies and pickles made inside the block are of PyG's own classes.
+    While it reads, no parameter requires a gradient. A plain read therefore records none and needs no `torch.no_grad`,
+    and an attack differentiates with respect to what it adds to the graph or to the attention. When the block ends, the
+    model is as it was before. Copies and pickles made inside the block have PyG's classes.
 
     Args:
-        model: A model with at least one attention layer; a block inside another one of the same model is fine.
-        call: How the model is called, see `Reader`.
+        model: A model with at least one attention layer. Blocks of the same model can be nested.
+        call: How to call the model, see `Reader`.
+
+    Yields:
+        Reader: call it with a graph.
 
     >>> from torch_geometric.nn import GATConv
     >>> model = GATConv(3, 2)
@@ -200,11 +183,12 @@ def open_reader(model: nn.Module, call: Call | None = None) -> Iterator[Reader]:
 
 
 class TrainingReader(Reader):
-    """Reads a model that learns; of a model without attention, `logits` only.
+    """Reads a model that trains. For a model without attention, only `logits` can be used.
 
-    In a batch that says how many nodes each hop has reached (`num_sampled_nodes`), layers skip edges that do not change
-    what is said of the seeds (`fgai.kernels.trim`). On the first batch the seeds' logits with and without are compared;
-    for a model in which nodes exchange information in another way than layer after layer, nothing is skipped.
+    In a batch with `num_sampled_nodes` (the number of nodes per hop), layers skip edges that do not affect the logits
+    of the seed nodes (`fgai.kernels.trim`). The first batch compares the seed nodes' logits with and without skipping.
+    If they differ, because nodes exchange information other than through message-passing layers in sequence, no edge
+    is skipped.
     """
 
     def __init__(self, model: nn.Module, call: Call | None, trim: Trim) -> None:
@@ -214,16 +198,17 @@ class TrainingReader(Reader):
         self.unread = attention_not_read(model)
 
     @cached_property
-    def _tap(self) -> Tap:  # pyright: ignore[reportIncompatibleVariableOverride], made when attention is first read
+    def _tap(self) -> Tap:  # pyright: ignore[reportIncompatibleVariableOverride], created when attention is first read
         return Tap(self.model)
 
-    def _around(self, graph: Graph) -> AbstractContextManager[None]:
+    def _context(self, graph: Graph) -> AbstractContextManager[None]:
         counts = graph.get("num_sampled_nodes") if isinstance(graph, Data) else None
         if counts is not None and self._trims is None:
-            self._trims = self._same_logits(graph, counts)
+            self._trims = self._trim_is_exact(graph, counts)
         return self._trim.batch(counts if self._trims else None)
 
-    def _same_logits(self, graph: Graph, counts: Sequence[int]) -> bool:
+    def _trim_is_exact(self, graph: Graph, counts: Sequence[int]) -> bool:
+        """Return whether the seed nodes' logits are the same with and without skipped edges."""
         with eval_mode(self.model), torch.no_grad():
             full = self.call(self.model, graph)[: counts[0]]
             with self._trim.batch(counts):
@@ -233,17 +218,31 @@ class TrainingReader(Reader):
 
 @contextmanager
 def training_reader(model: nn.Module, call: Call | None = None) -> Iterator[TrainingReader]:
-    """For the length of a block, a reader of a model that learns: gradients reach its parameters, its mode is its own.
+    """Open a reader of a model that trains, inside a `with` block. Gradients reach the parameters.
 
-    The kernels are free to sort edges and to draw cheaper dropout masks (`accelerated(model, exact=False)`), and of a
-    sampled batch only the seeds are read: see `TrainingReader`.
+    The training mode of the model does not change. The kernels may sort edges and sample cheaper dropout masks
+    (`accelerated(model, exact=False)`). In a sampled batch only the seed nodes are read, see `TrainingReader`.
     """
     with accelerated(model, exact=False) as trim:
         yield TrainingReader(model, call, trim)
 
 
 def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
-    """What `model` says of `graph` and where it looks, in evaluation mode and without gradients.
+    """Return the logits and the attention of `model` on `graph`, in evaluation mode and without gradients.
+
+    Args:
+        model: A model with at least one attention layer.
+        graph: A `Data` or `HeteroData`.
+        call: How to call the model, see `Reader`.
+
+    Returns:
+        The logits and the attention by site.
+
+    Raises:
+        DataError: The graph is invalid, or the model attends over none of its edges.
+        TapError: The model has no attention layer.
+        CallError: The model cannot be called on the graph, or does not return logits.
+        NotFiniteError: A feature, a logit or an attention weight is not finite.
 
     >>> from torch_geometric.nn import GATConv
     >>> graph = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))
@@ -252,89 +251,4 @@ def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
     """
     check_graph(graph)
     with open_reader(model, call) as reader:
-        return reader.checked(graph, owed=False)
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the length of a block; every module gets its own mode back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def frozen_params(model: nn.Module) -> Iterator[None]:
-    """For the length of a block no parameter asks for a gradient, so that only what an attack moves has one.
-
-    >>> layer = nn.Linear(1, 1)
-    >>> with frozen_params(layer):
-    ...     layer.weight.requires_grad
-    False
-    """
-    asking = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in asking:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in asking:
-            parameter.requires_grad_()
-
-
-def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
-    """Call a model with the parameters of its `forward` filled by name from the graph.
-
-    A module that wraps another and takes its inputs names it as `__wrapped__`, as `functools.wraps` does.
-    """
-    if isinstance(_unwrapped(model), nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise CallError(
-            f"{type(model).__name__} wraps a model and hides what it takes; give what it wraps, model.module"
-        )
-    parameters = inspect.signature(_unwrapped(model).forward).parameters.values()
-    first = next(iter(parameters), None)
-    if first is not None and (first.name in ("data", "graph") or first.annotation in (Data, HeteroData, "Data")):
-        return model(graph)
-    given = {p.name: found for p in parameters if (found := _attribute(graph, p.name)) is not None}
-    missing = [p.name for p in parameters if p.name not in given and _required(p)]
-    if missing:
-        raise CallError(
-            f"{type(model).__name__}.forward needs {missing}, and the graph has {sorted(_names(graph))}; "
-            "add them to the graph, or say how to call the model with call=lambda model, data: ..."
-        )
-    if not given:
-        raise CallError(
-            f"{type(model).__name__}.forward names none of {sorted(_names(graph))}, so nothing says what to give it; "
-            "say how to call the model with call=lambda model, data: model(data.x, data.edge_index)"
-        )
-    return model(**given)
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module whose signature counts; torch.compile has a name of its own for it."""
-    inner = getattr(model, "__wrapped__", getattr(model, "_orig_mod", None))
-    return model if inner is None else _unwrapped(inner)
-
-
-def _required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind not in (
-        parameter.VAR_KEYWORD,
-        parameter.VAR_POSITIONAL,
-    )
-
-
-def _names(graph: Graph) -> list[str]:
-    names = graph.keys()
-    return names if isinstance(graph, Data) else [f"{name}_dict" for name in names]
-
-
-def _attribute(graph: Graph, name: str) -> Any:
-    """An attribute that holds tensors, or None: counts and names are the loader's, not the model's."""
-    if name not in _names(graph):
-        return None
-    value = getattr(graph, name)
-    return value if isinstance(value, Tensor | dict) else None
+        return reader.checked(graph, check_rows=False)

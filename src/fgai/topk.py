@@ -1,8 +1,8 @@
-"""The top k of a node's attention: T_k, the overlap V_k of two of them, and the surrogate L_k of -V_k.
+"""Top-k sets T_k of each node's attention, their overlap V_k, and the differentiable surrogate L_k of -V_k.
 
-A vector per node is stored as `weight` [E] or [E, H] with `index` [E], the node each entry belongs to.
-With `index` all zero the whole graph is one vector. Ties go to the earlier entry, so sort the entries by a
-fixed rule first (`Attention.coalesce` does: by target, then source).
+One vector per node is stored as `weight` [E] or [E, H] with `index` [E], the node of each entry. If `index` is all
+zero, the graph is one vector. Of equal entries the earlier one ranks first, so sort the entries in a fixed order before
+(`Attention.coalesce` sorts by target, then source).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fgai.settings import check_top
 
 
 def effective_k(k: int | float, size: Tensor) -> Tensor:
-    """How many entries are the top ones of vectors of these sizes: min(k, size), or ceil(k size) for a fraction.
+    """Return the number of top entries of vectors of these sizes: min(k, size), or ceil(k size) for a fraction k.
 
     >>> effective_k(3, torch.tensor([0, 2, 9])), effective_k(0.5, torch.tensor([0, 1, 5]))
     (tensor([0, 2, 3]), tensor([0, 1, 3]))
@@ -28,32 +28,32 @@ def effective_k(k: int | float, size: Tensor) -> Tensor:
 
 
 def rank_within(weight: Tensor, index: Tensor, num: int) -> Tensor:
-    """The place of each entry within its own vector, 0 for the largest; [E] or [E, H], as `weight`.
+    """Return the rank of each entry within its vector, 0 for the largest; shaped like `weight`.
 
     >>> rank_within(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([0, 0, 1]), 2)
     tensor([1, 0, 0])
     """
-    order = _sorted(weight, index)
+    order = _sort_entries(weight, index)
     sizes = degree(index, num)
     start = sizes.cumsum(0) - sizes
-    place = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes, output_size=index.numel())
-    place = place.view(-1, *[1] * (weight.dim() - 1)).expand_as(order)
-    return torch.empty_like(order).scatter_(0, order, place)
+    rank = torch.arange(index.numel(), device=index.device) - start.repeat_interleave(sizes, output_size=index.numel())
+    rank = rank.view(-1, *[1] * (weight.dim() - 1)).expand_as(order)
+    return torch.empty_like(order).scatter_(0, order, rank)
 
 
-def _sorted(weight: Tensor, index: Tensor) -> Tensor:
-    """Entries by vector, then by falling weight, then as they come; [E] or [E, H]."""
-    if weight.dtype == torch.float:  # one sort of a key: the bits of a float, as an integer, have its order
+def _sort_entries(weight: Tensor, index: Tensor) -> Tensor:
+    """Return the stable order of entries by vector, then by decreasing weight; [E] or [E, H]."""
+    if weight.dtype == torch.float:  # one sort of integer keys, made of the bits of the floats
         bits = (weight.detach() + 0.0).view(torch.int32).long()
-        rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-        key = (index.view(-1, *[1] * (weight.dim() - 1)) << 32) - rising
+        ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+        key = (index.view(-1, *[1] * (weight.dim() - 1)) << 32) - ordered
         return key.sort(dim=0, stable=True).indices
     by_weight = weight.argsort(dim=0, descending=True, stable=True)
     return by_weight.gather(0, index[by_weight].argsort(dim=0, stable=True))
 
 
 def topk_mask(weight: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
-    """T_k as a mask: the k largest entries of each vector.
+    """Return T_k as a mask: the k largest entries of each vector.
 
     >>> topk_mask(torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0, 0, 0]), 1, k=2)
     tensor([False,  True,  True])
@@ -63,7 +63,7 @@ def topk_mask(weight: Tensor, index: Tensor, num: int, k: int | float) -> Tensor
 
 
 def overlap(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
-    """V_k(w, v) = |T_k(w) & T_k(v)| / min(k, size) of each vector; NaN where a vector is empty.
+    """Return V_k(w, v) = |T_k(w) & T_k(v)| / min(k, size) of each vector; NaN for an empty vector.
 
     [E] -> [num], [E, H] -> [num, H]
 
@@ -78,17 +78,17 @@ def overlap(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | flo
 
 
 def topk_loss(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:
-    """L_k(w, v) = (|w - v|_1 over T_k(w) + |w - v|_1 over T_k(v)) / 2k of each vector; 0 where it is empty.
+    """Return L_k(w, v) = (|w - v|_1 over T_k(w) + |w - v|_1 over T_k(v)) / 2k of each vector; 0 for an empty one.
 
-    The sets are constants, the distance has a gradient. A fraction k means ceil(k size).
+    Gradients flow through the distance, not through the sets. A fraction k stands for ceil(k size).
     [E] -> [num], [E, H] -> [num, H]
 
     >>> w, v = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.6, 0.1, 0.3])
     >>> topk_loss(w, v, torch.zeros(3, dtype=torch.long), 1, k=2)
     tensor([0.1000])
     """
-    counted = topk_mask(weight, index, num, k).to(weight.dtype) + topk_mask(other, index, num, k).to(weight.dtype)
-    total = segment_sum(counted * (weight - other).abs(), index, num)
+    count = topk_mask(weight, index, num, k).to(weight.dtype) + topk_mask(other, index, num, k).to(weight.dtype)
+    total = segment_sum(count * (weight - other).abs(), index, num)
     sizes = (
         effective_k(k, degree(index, num)).clamp(min=1)
         if isinstance(k, float)

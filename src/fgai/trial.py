@@ -12,10 +12,11 @@ from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, Adversary, AttackResult
 from fgai.attention import Attention
-from fgai.checks import check_answers, check_attention, check_labels, one_graph
+from fgai.calling import call_errors
+from fgai.checks import check_attention, check_labels, check_logits, one_graph
 from fgai.deletion import Among, First, f_curve, f_slope
 from fgai.errors import DataError
-from fgai.reading import Reader, Reading, in_words
+from fgai.reading import Reader, Reading
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
     """The same model after the adversary, with this seed, has made `gain` large; its gradients lead the attack."""
     seeded: Any = replace(adversary, seed=seed)  # pyright: ignore[reportArgumentType], adversaries are dataclasses
     model = trial.read.model
-    with in_words(model, trial.graph):
+    with call_errors(model, trial.graph):
         now: AttackResult = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
-    check_answers(now.logits, type(model).__name__, on="the attacked graph")
+    check_logits(now.logits, type(model).__name__, on="the attacked graph")
     check_attention(now.attention, type(model).__name__, on="the attacked graph")
     return replace(trial, graph=now.graph, now=now)
 

@@ -10,10 +10,11 @@ import torch
 
 import fgai.kernels.pyg
 from fgai import FGAI, NodeInjection, Tap, Vanilla, accelerated, backbones, datasets, open_reader
+from fgai.calling import eval_mode
 from fgai.datasets.split import split_nodes
 from fgai.graph import add_nodes
 from fgai.metrics import METRICS
-from fgai.reading import Reader, eval_mode, training_reader
+from fgai.reading import Reader, training_reader
 from fgai.trial import attacked_trial, clean_trial
 
 DATA = split_nodes(datasets.synthetic(120, 700, features=8, classes=3, seed=0), seed=0)

@@ -7,9 +7,9 @@ import torch
 
 from fgai import Reader, backbones, datasets
 from fgai.adversaries import NodeInjection
+from fgai.calling import call_by_signature
 from fgai.datasets.split import split_nodes
 from fgai.methods import METHODS
-from fgai.reading import call_by_signature
 from fgai.training import loop as training
 from strategies import generators
 

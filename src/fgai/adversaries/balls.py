@@ -14,9 +14,10 @@ from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_ta
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.projections import PROJECTIONS
 from fgai.attention import Attention
+from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import edge_keys, require, segment_sum
-from fgai.reading import Reader, frozen_params
+from fgai.reading import Reader
 from fgai.settings import check_choice, check_numbers, check_seed, check_whole
 
 

@@ -63,9 +63,9 @@ def flips(clean: Reading) -> Gain:
 @GAINS.register("attention-divergence")
 def attention_divergence(clean: Reading) -> Gain:
     """Explanation: the mean over nodes of JSD(clean, now) of the last layer's attention on the clean edges."""
-    before = clean.explanation.detach().mean().coalesce()
+    before = clean.explanation.detach().mean_heads().coalesce()
     nodes, after = int((before.degree > 0).sum()), EdgeLookup(before.edge_index)
-    return lambda now: jsd_terms(before.weight, after(now.explanation.mean())).sum() / nodes
+    return lambda now: jsd_terms(before.weight, after(now.explanation.mean_heads())).sum() / nodes
 
 
 @GAINS.register("soft-top-k")
@@ -75,12 +75,12 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
     For each node the sum over its top k of relu(margin - (w_j - max of the others)), in units of 1/degree: what flips a
     top k is the gap between near-equal weights.
     """
-    before = clean.explanation.detach().mean().coalesce()
+    before = clean.explanation.detach().mean_heads().coalesce()
     inside = topk_mask(before.weight, before.target, before.num_targets, k)[:, 0]
     unit, after = before.degree.to(before.weight.dtype), EdgeLookup(before.edge_index)
 
     def gain(now: Reading) -> Tensor:
-        weight = after(now.explanation.mean())[:, 0] * unit[before.target]
+        weight = after(now.explanation.mean_heads())[:, 0] * unit[before.target]
         floor = weight.new_full((before.num_targets,), -torch.inf)
         rival = floor.scatter_reduce(0, before.target[~inside], weight[~inside], "amax")
         gap = weight[inside] - rival[before.target[inside]]
@@ -92,11 +92,11 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 @GAINS.register("top-k-loss")
 def topk_distance(clean: Reading, k: int = 5) -> Gain:
     """Explanation: the paper's surrogate L_k(clean, now), mean over nodes."""
-    before = clean.explanation.detach().mean().coalesce()
+    before = clean.explanation.detach().mean_heads().coalesce()
     after = EdgeLookup(before.edge_index)
 
     def gain(now: Reading) -> Tensor:
-        weight = after(now.explanation.mean())
+        weight = after(now.explanation.mean_heads())
         return topk_loss(before.weight, weight, before.target, before.num_targets, k).mean()
 
     return gain

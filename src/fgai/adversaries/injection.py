@@ -12,9 +12,10 @@ from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
 from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
+from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
-from fgai.reading import Reader, frozen_params
+from fgai.reading import Reader
 from fgai.settings import SEEDS, check_box, check_positive, check_seed, check_whole
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.checks import described_tensor
+from fgai.checks import describe_tensor
 from fgai.errors import DataError
 from fgai.files import atomic_write
 from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, require, with_values
@@ -46,9 +46,9 @@ class Perturbation:
     def __post_init__(self) -> None:
         for name, ends in (("added", self.added), ("dropped", self.dropped)):
             if ends.dim() != 2 or ends.size(0) != 2 or ends.dtype not in (torch.int32, torch.int64):
-                raise DataError(f"`{name}` is {described_tensor(ends)}; give integers [2, E], sources above targets")
+                raise DataError(f"`{name}` is {describe_tensor(ends)}; give integers [2, E], sources above targets")
         if self.x is not None and self.x.dim() != 2:
-            raise DataError(f"`x` is {described_tensor(self.x)}; give a row of features for each injected node")
+            raise DataError(f"`x` is {describe_tensor(self.x)}; give a row of features for each injected node")
 
     def apply(self, data: Data) -> Data:
         """The perturbed graph, on the device of `data`; original nodes keep their numbers.
@@ -79,7 +79,7 @@ class Perturbation:
             if old.dim() != 2 or (self.x is not None and self.x.size(1) != width):
                 injected = "no" if self.x is None else self.x.size(1)
                 raise DataError(
-                    f"the perturbation injects {injected} features, and the graph has `x` {described_tensor(old)}; "
+                    f"the perturbation injects {injected} features, and the graph has `x` {describe_tensor(old)}; "
                     f"{ANOTHER}"
                 )
         if self.x_delta is not None:

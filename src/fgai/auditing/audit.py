@@ -16,13 +16,14 @@ from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import cascading_randomisation, without_attention
 from fgai.auditing.verdict import judge
+from fgai.calling import Call
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
 from fgai.deletion import SHARES
 from fgai.errors import SettingError
 from fgai.metrics import METRICS, measure, random_attention, shift, top_overlap
 from fgai.metrics.explanation import TOP
 from fgai.progress import progress
-from fgai.reading import Call, Reading, open_reader
+from fgai.reading import Reading, open_reader
 from fgai.settings import check_whole
 from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
 from fgai.versions import versions

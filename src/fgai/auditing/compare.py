@@ -13,10 +13,11 @@ from torch_geometric.data import Data
 from fgai.adversaries import Adversary, NodeInjection
 from fgai.auditing.audit import audit
 from fgai.auditing.record import AuditReport, in_notebook, write
+from fgai.calling import Call
 from fgai.errors import SettingError
 from fgai.files import jsonable
 from fgai.metrics import g_tvd, top_overlap
-from fgai.reading import Call, Reading, read
+from fgai.reading import Reading, read
 
 
 @dataclass(frozen=True)

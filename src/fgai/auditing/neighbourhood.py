@@ -47,7 +47,7 @@ class AttentionIndex:
     """
 
     def __init__(self, explanation: Attention) -> None:
-        once = explanation.mean().coalesce()
+        once = explanation.mean_heads().coalesce()
         self._source, target = once.edge_index.cpu()
         self._weight = once.weight[:, 0].cpu()
         self._top = topk_mask(self._weight, target, once.num_targets, TOP)

@@ -11,11 +11,12 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.attention import Attention, uniform
+from fgai.calling import Call
 from fgai.devices import device_of
 from fgai.graph import require
 from fgai.methods.base import Method
 from fgai.metrics import g_tvd, micro_f1, top_overlap
-from fgai.reading import Call, open_reader, read
+from fgai.reading import open_reader, read
 from fgai.seeding import seeded
 from fgai.topk import effective_k
 

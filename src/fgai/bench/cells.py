@@ -13,9 +13,10 @@ from torch_geometric.data import Data
 from fgai.adversaries import Adversary, AttackEnsemble, NodeInjection
 from fgai.auditing.audit import describe
 from fgai.bench.results import Row, peak_mb
+from fgai.calling import Call
 from fgai.files import jsonable
 from fgai.metrics import measure
-from fgai.reading import Call, open_reader
+from fgai.reading import open_reader
 from fgai.trial import Trial, attacked_trial, clean_trial
 
 

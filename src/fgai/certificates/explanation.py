@@ -145,7 +145,7 @@ def worst_push(attention: Attention, k: int | float = 10, radius: float = 0.05, 
 
 
 def _sorted(attention: Attention, k: int | float) -> _Sorted:
-    once = attention.mean().coalesce().double()
+    once = attention.mean_heads().coalesce().double()
     weight, target = once.weight[:, 0], once.target
     check_finite("attention", weight)
     size = degree(target, once.num_targets)

@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, AttentionBall
+from fgai.calling import Call, eval_mode
 from fgai.certificates.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
 from fgai.certificates.intervals import IntervalBound, interval_bounds
 from fgai.certificates.prediction import prediction_bound
-from fgai.checks import check_answers, one_graph
+from fgai.checks import check_logits, one_graph
 from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.files import atomic_write, checked_suffix
 from fgai.metrics import top_overlap
-from fgai.reading import Call, Reader, eval_mode, open_reader, read
+from fgai.reading import Reader, open_reader, read
 from fgai.settings import check_top
 
 How = Literal["exact", "bound", "found", "none"]
@@ -201,7 +202,7 @@ def certify(
         attacked = ball(reader, data, GAINS["kl"](now)).detach()
     with eval_mode(model):  # on the layers as PyG wrote them, which is what the bound knows
         earlier = interval_bounds(Reader(model, call), data, radius, norm)
-    check_answers(attacked.logits, type(model).__name__, on="the graph under attack")
+    check_logits(attacked.logits, type(model).__name__, on="the graph under attack")
     look = now.explanation.double()
     moved = to_double(tvd(now.probs, attacked.probs))
     before = None if vanilla is None else read(vanilla, data, call)

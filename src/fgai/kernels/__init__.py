@@ -1,11 +1,13 @@
-"""Attention as sparse matrix products, several times faster than gathering a message per edge and head, as PyG does.
+"""Attention as sparse matrix products, several times faster than PyG's messages per edge and head.
 
-- `csr`: the order of a graph's edges as entries of a sparse matrix;
-- `ops`: scores, softmax, sums, sparse features and dropout on edges in that order, with gradients;
-- `incremental`: row-wise operations that recompute only rows that changed; `subset`: attention likewise;
-- `pyg`: what is known of PyG's layers, and `accelerated`, which makes them use all this.
+- `csr`: the order of a graph's edges as entries of a sparse matrix
+- `ops`: scores, softmax, sums, sparse features and dropout on edges in that order, with gradients
+- `incremental`: row-wise operations that recompute only changed rows
+- `subset`: attention that recomputes only the edges that changed rows reach
+- `trim`: edges that a layer can skip in a sampled batch
+- `pyg`: PyG's layers on these kernels, with `accelerated`
 
-Only `fgai.reading` opens the kernels for a model; everything above reads models with `open_reader`.
+Inside the library only `fgai.reading` opens the kernels for a model. Modules above it use `open_reader`.
 """
 
 from fgai.kernels.csr import EdgeOrder

@@ -1,8 +1,8 @@
-"""The edges of a graph as the entries of a sparse matrix, and the edges of each node.
+"""The edges of a graph as entries of a sparse matrix, and the edges of each node.
 
-Attention over edges j -> i is a product with a sparse matrix A (targets x sources). Products need its entries sorted by
-row; gradients need those of its transpose. The sorting depends on the edges alone, so it is done once per graph, and
-each part of it only when it is asked for: what only gradients use is made in the first backward pass.
+Attention over edges j -> i is a product with a sparse matrix A (targets x sources). Products need the entries sorted by
+row; gradients need the entries of the transpose sorted by row. The order depends on the edges only, so it is computed
+once per graph. Each part is computed when it is first used: what only gradients use, in the first backward pass.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch import Tensor
 from fgai.errors import DataError
 from fgai.graph import degree, segment_sum, stable_sort
 
-Pattern = tuple[Tensor, Tensor]  # where the rows of a sparse matrix start, and the columns of its entries
+Pattern = tuple[Tensor, Tensor]  # row pointers and column indices of a CSR matrix
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The edges of each node, as an [N, E] matrix of ones: its product with values per edge is a sum over them."""
+    """The edges of each node, as a sparse [N, E] matrix of ones. Its product with values per edge sums over them."""
 
     starts: Tensor  # [N + 1]
-    member: Tensor  # [E], the edges, node after node
+    member: Tensor  # [E], the edges, sorted by node
     in_order: bool = False  # `member` is 0, 1, 2, ...
 
     def sum(self, value: Tensor) -> Tensor:
-        """Sums over the edges of each node; [E, ...] -> [N, ...].
+        """Sum over the edges of each node; [E, ...] -> [N, ...].
 
         >>> EdgeOrder.of(torch.tensor([[0, 0], [1, 0]]), 1, 2).incoming.sum(torch.tensor([[2.0], [3.0]])).flatten()
         tensor([3., 2.])
@@ -39,16 +39,16 @@ class Segments:
         return (csr((self.starts, self.member), ones, shape) @ value.flatten(1)).view(-1, *value.shape[1:])
 
     def max(self, value: Tensor) -> Tensor:
-        """The largest of the edges of each node, entry by entry; -inf for a node without edges."""
+        """Return the elementwise maximum over the edges of each node, -inf without edges; [E, ...] -> [N, ...]."""
         sorted_ = value if self.in_order else value.index_select(0, self.member)
         return torch.segment_reduce(sorted_, "max", offsets=self.starts.long(), axis=0, unsafe=True)
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeOrder:
-    """Where edges lie among the entries of A (targets x sources, by rows) and of A^T; repeated edges share an entry.
+    """Positions of edges among the CSR entries of A (targets x sources) and of A^T.
 
-    E edges make P <= E entries.
+    Repeated edges share an entry: E edges have P <= E entries.
     """
 
     source: Tensor  # [E]
@@ -58,26 +58,28 @@ class EdgeOrder:
 
     @classmethod
     def of(cls, edge_index: Tensor, num_sources: int, num_targets: int) -> EdgeOrder:
-        """The order of these edges, checked; the tensor itself is kept.
+        """Check the node ids of `edge_index` and return its order. The result may share memory with `edge_index`.
 
         >>> EdgeOrder.of(torch.tensor([[1, 0], [0, 1]]), 2, 2).rows[1]
         tensor([1, 0], dtype=torch.int32)
         """
         _silence_beta_warning()
-        least, most = torch.stack(torch.aminmax(edge_index, dim=1)).tolist() if edge_index.size(1) else ((), ())
-        for low, high, count in zip(least, most, (num_sources, num_targets), strict=False):
+        lowest, highest = torch.stack(torch.aminmax(edge_index, dim=1)).tolist() if edge_index.size(1) else ((), ())
+        for low, high, count in zip(lowest, highest, (num_sources, num_targets), strict=False):
             if low < 0 or high >= count:
-                raise DataError(f"edges name the nodes {low} to {high}, and there are {count}")
+                raise DataError(
+                    f"edges refer to the nodes {low} to {high}, and there are {count} nodes; number nodes from 0"
+                )
         return cls(edge_index[0].contiguous(), edge_index[1].contiguous(), num_sources, num_targets)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of A."""
+        """Shape of A."""
         return self.num_targets, self.num_sources
 
     @cached_property
     def _sorted(self) -> tuple[Tensor, Tensor]:
-        """The edges sorted by target, then source; and which of them are the first at their entry."""
+        """The edges sorted by target, then source; and a mask of the first edge of each entry."""
         keys, sort = stable_sort(self.target * self.num_sources + self.source)
         first = torch.ones_like(keys, dtype=torch.bool)
         first[1:] = keys[1:] != keys[:-1]
@@ -85,84 +87,84 @@ class EdgeOrder:
 
     @cached_property
     def edge(self) -> Tensor:
-        """The first edge at each entry of A; [P]."""
+        """First edge of each entry of A; [P]."""
         sort, first = self._sorted
         return sort if bool(first.all()) else sort[first]
 
     @cached_property
     def entry(self) -> Tensor:
-        """The entry of A of each edge; [E]."""
+        """Entry of A of each edge; [E]."""
         sort, first = self._sorted
         return torch.empty_like(sort).index_copy_(0, sort, first.cumsum(0) - 1)
 
     @property
     def repeats(self) -> bool:
-        """Some edge is there more than once."""
+        """Whether an edge is repeated."""
         return len(self.edge) < len(self.source)
 
     @cached_property
     def in_order(self) -> bool:
-        """The edges are the entries of A as they lie: nothing needs to be moved."""
+        """Whether the edges are in the order of the entries of A, without repetition."""
         return not self.repeats and torch.equal(self.edge, torch.arange(len(self.edge), device=self.edge.device))
 
     @cached_property
     def rows(self) -> Pattern:
-        """The pattern of A."""
+        """CSR pattern of A."""
         source, target = (end if self.in_order else end[self.edge] for end in (self.source, self.target))
         return starts(target, self.num_targets), source.int()
 
     @cached_property
     def transposed(self) -> Tensor:
-        """The entry of A at each entry of A^T; [P]."""
+        """Entry of A of each entry of A^T; [P]."""
         return (self.source if self.in_order else self.source[self.edge]).argsort(stable=True)
 
     @cached_property
     def columns(self) -> Pattern:
-        """The pattern of A^T."""
+        """CSR pattern of A^T."""
         source, target = (end if self.in_order else end[self.edge] for end in (self.source, self.target))
         return starts(source, self.num_sources), target[self.transposed].int()
 
     @cached_property
     def incoming(self) -> Segments:
-        """The edges by target."""
+        """The edges of each target."""
         return Segments(starts(self.target, self.num_targets), self._sorted[0].int(), self.in_order)
 
     @cached_property
     def outgoing(self) -> Segments:
-        """The edges by source."""
+        """The edges of each source."""
         member = self.source.argsort(stable=True) if self.repeats else self.edge[self.transposed]
         return Segments(starts(self.source, self.num_sources), member.int())
 
     def entries(self, weight: Tensor) -> Tensor:
-        """The weights of edges as entries of A, those of repeated edges added up; [E, H] -> [P, H]."""
+        """Convert weights of edges to entries of A, adding those of repeated edges; [E, H] -> [P, H]."""
         if self.repeats:
             return segment_sum(weight, self.entry, len(self.edge))
         return weight if self.in_order else weight.index_select(0, self.edge)
 
     def at_edges(self, entries: Tensor) -> Tensor:
-        """Entries of A as they belong to the edges; [P, H] -> [E, H]."""
+        """Convert entries of A to values of edges; [P, H] -> [E, H]."""
         return entries if self.in_order else entries.index_select(0, self.entry)
 
     def transposed_entries(self, weight: Tensor) -> Tensor:
-        """The weights of edges as entries of A^T; [E, H] -> [P, H]."""
+        """Convert weights of edges to entries of A^T; [E, H] -> [P, H]."""
         if self.repeats:
             return self.entries(weight).index_select(0, self.transposed)
         return weight.index_select(0, self.outgoing.member)
 
 
 def csr(pattern: Pattern, entries: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A sparse matrix by rows, without torch's checks of the pattern: they would be made for every product."""
+    """Return a CSR matrix without torch's checks of the pattern, which would run in each product."""
     return torch.sparse_csr_tensor(*pattern, entries, shape, check_invariants=False)
 
 
 def starts(row: Tensor, num: int) -> Tensor:
-    """Where each row starts when entries are sorted by row, and where the last ends; [E] -> [num + 1]."""
+    """Return the row pointers of entries sorted by row; [E] -> [num + 1]."""
     return torch.cat([row.new_zeros(1), degree(row, num).cumsum(0)]).int()
 
 
 @cache
 def _silence_beta_warning() -> None:
-    """Torch warns once per process that sparse rows are in beta; users of a model need not see it."""
+    """Trigger and suppress torch's warning, once per process, that CSR support is in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         csr((torch.tensor([0, 0]), torch.tensor([], dtype=torch.long)), torch.tensor([]), (1, 1))

@@ -1,9 +1,9 @@
-"""The operations of attention layers on edges whose order is known, with their gradients.
+"""Operations of attention layers on edges in a known order, with gradients.
 
 PyG gathers a message per edge and head and scatters it to the target. With A_h the sparse matrix of head h's weights
-(targets x sources), the same sum is A_h U_h; the gradient in the values is A_h^T G_h, and the gradient in the weights
-is G_h U_h^T at the edges only, a sampled product, which is also how query-key scores are made. Nothing of size
-edges x channels is stored.
+(targets x sources), the same sum is A_h U_h. The gradient with respect to the values is A_h^T G_h. The gradient with
+respect to the weights is G_h U_h^T at the edges only, a sampled product, which also computes query-key scores. Nothing
+of size edges x channels is stored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.nn.functional import embedding_bag, leaky_relu
 
 from fgai.kernels.csr import EdgeOrder, Pattern, csr
 
-CHUNK = 2**17  # entries of messages that fit into a core's cache
-LEVELS = 1 << 16  # of the probabilities of `fast_dropout`
-TINY = 1e-16  # PyG adds it to the denominators of its softmax, so we do
+CHUNK = 2**17  # message entries that fit into the cache of a core
+LEVELS = 1 << 16  # number of levels of the probability in `fast_dropout`
+TINY = 1e-16  # added to the denominator of the softmax, as PyG does
 
 
 def aggregate(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
-    """sum_j w_ij u_j per head, with gradients to both; [E, H], [num_sources, H, C] -> [num_targets, H, C].
+    """Return sum_j w_ij u_j per head; [E, H], [num_sources, H, C] -> [num_targets, H, C].
 
     >>> order = EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)
     >>> aggregate(torch.tensor([[0.25], [0.75]]), torch.tensor([[[4.0]], [[8.0]]]), order).flatten()
@@ -34,7 +34,7 @@ def aggregate(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
 
 
 def dot_scores(query: Tensor, key: Tensor, order: EdgeOrder) -> Tensor:
-    """<q_i, k_j> per edge j -> i and head, with gradients to both; [num_targets, H, C], [num_sources, H, C] -> [E, H].
+    """Return <q_i, k_j> per edge j -> i and head; [num_targets, H, C], [num_sources, H, C] -> [E, H].
 
     >>> order = EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)
     >>> dot_scores(torch.tensor([[[2.0]]]), torch.tensor([[[4.0]], [[8.0]]]), order).flatten()
@@ -44,7 +44,7 @@ def dot_scores(query: Tensor, key: Tensor, order: EdgeOrder) -> Tensor:
 
 
 def gat_scores(source: Tensor, target: Tensor, slope: float, order: EdgeOrder) -> Tensor:
-    """GATConv: leaky(s_j + t_i) per edge j -> i; [num_sources, H], [num_targets, H] -> [E, H].
+    """Return GATConv scores leaky(s_j + t_i) per edge j -> i; [num_sources, H], [num_targets, H] -> [E, H].
 
     >>> order = EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)
     >>> gat_scores(torch.tensor([[1.0], [-3.0]]), torch.tensor([[1.0]]), 0.5, order).flatten()
@@ -54,9 +54,11 @@ def gat_scores(source: Tensor, target: Tensor, slope: float, order: EdgeOrder) -
 
 
 def gatv2_scores(source: Tensor, target: Tensor, att: Tensor, slope: float, order: EdgeOrder) -> Tensor:
-    """GATv2Conv: <a, leaky(s_j + t_i)> per edge and head; [num_sources, H, C], [num_targets, H, C], [H, C] -> [E, H].
+    """Return GATv2Conv scores <a, leaky(s_j + t_i)> per edge j -> i and head.
 
-    The edges are taken in chunks, so that what is gathered stays in the processor's cache; the gradient gathers again.
+    [num_sources, H, C], [num_targets, H, C], [H, C] -> [E, H]
+
+    Edges are processed in chunks, so that gathered rows stay in the processor's cache. The backward pass gathers again.
 
     >>> order = EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)
     >>> source, target = torch.tensor([[[1.0]], [[-3.0]]]), torch.tensor([[[1.0]]])
@@ -67,7 +69,7 @@ def gatv2_scores(source: Tensor, target: Tensor, att: Tensor, slope: float, orde
 
 
 def edge_softmax(score: Tensor, order: EdgeOrder) -> Tensor:
-    """w_ij = exp(s_ij) / sum_k exp(s_ik) over the edges into i; its gradient is w (g - sum_k w_ik g_ik); [E, H].
+    """Return w_ij = exp(s_ij) / sum_k exp(s_ik) over the edges into i; [E, H]. Its gradient is w (g - sum_k w_ik g_ik).
 
     >>> edge_softmax(torch.zeros(2, 1), EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)).flatten()
     tensor([0.5000, 0.5000])
@@ -78,10 +80,16 @@ def edge_softmax(score: Tensor, order: EdgeOrder) -> Tensor:
 def sparse_linear(
     x: Tensor, weight: Tensor, order: EdgeOrder, transposed: Callable[[], Tensor] | None = None
 ) -> Tensor:
-    """The product x W^T of a sparse x whose entries lie as `order` says, gradients to its values and W; -> [N, O].
+    """Return the product x W^T of a sparse x [N, I], with gradients to the values of x and to W [O, I]; [N, O].
 
-    The gradient in the values is made at the stored entries only, where torch makes all of a dense matrix. `transposed`
-    gives the values as they lie in x^T, for a caller who keeps them; only the gradient in W asks for it.
+    The gradient with respect to the values is computed at the stored entries only; torch computes a dense matrix.
+
+    Args:
+        x: A coalesced sparse COO matrix.
+        weight: The matrix W.
+        order: The order of the entries of x.
+        transposed: Returns the values of x in the order of x^T, if the caller caches them. Only the gradient with
+            respect to W uses it.
 
     >>> x = torch.tensor([[0.0, 2.0], [1.0, 0.0]]).to_sparse()
     >>> sparse_linear(x, torch.tensor([[3.0, 5.0]]), EdgeOrder.of(x.indices().flip(0), 2, 2)).flatten()
@@ -91,21 +99,21 @@ def sparse_linear(
 
 
 def fast_dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
-    """Dropout at a quarter of the cost of torch's masks: 16 random bits an entry.
+    """Apply dropout with 16 random bits per entry, at a quarter of the cost of torch's dropout.
 
-    Each entry is kept with probability q, the multiple of 2^-16 nearest to 1 - p, and divided by it.
+    The survival probability q is the multiple of 2^-16 nearest to 1 - p. Entries that are not dropped are divided by q.
 
     >>> torch.manual_seed(0) and fast_dropout(torch.ones(100_000), 0.6).mean().round(decimals=1)
     tensor(1.)
     """
     if training and p >= 1:
         return torch.zeros_like(x)
-    kept = max(round((1 - p) * LEVELS), 1)
-    if not training or kept >= LEVELS:
+    levels = max(round((1 - p) * LEVELS), 1)
+    if not training or levels >= LEVELS:
         return x
     words = torch.empty(-(-x.numel() // 4), dtype=torch.long, device=x.device).random_(-(2**63), None)
-    mask = words.view(torch.int16)[: x.numel()] < kept - LEVELS // 2
-    return x * mask.view(x.shape).to(x.dtype).mul_(LEVELS / kept)
+    mask = words.view(torch.int16)[: x.numel()] < levels - LEVELS // 2
+    return x * mask.view(x.shape).to(x.dtype).mul_(LEVELS / levels)
 
 
 class _Aggregate(torch.autograd.Function):
@@ -149,7 +157,7 @@ class _DotScores(torch.autograd.Function):
 
 
 class _EndSum(torch.autograd.Function):
-    """s_j + t_i per edge."""
+    """Compute s_j + t_i per edge."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, target: Tensor, order: EdgeOrder) -> Tensor:
@@ -176,7 +184,7 @@ class _GATv2Scores(torch.autograd.Function):
         ctx.slope, ctx.order = slope, order
         score = source.new_empty(len(order.source), source.size(1))
         for chunk in _chunks(order, source):
-            score[chunk] = (leaky_relu(_gathered(source, target, order, chunk), slope).mul_(att)).sum(-1)
+            score[chunk] = (leaky_relu(_gather(source, target, order, chunk), slope).mul_(att)).sum(-1)
         return score
 
     @staticmethod
@@ -188,7 +196,7 @@ class _GATv2Scores(torch.autograd.Function):
         grad_sum = source.new_empty(len(order.source), *source.shape[1:])
         grad_att = torch.zeros_like(att) if ctx.needs_input_grad[2] else None
         for chunk in _chunks(order, source):
-            inner = _gathered(source, target, order, chunk)
+            inner = _gather(source, target, order, chunk)
             grad_score = grad[chunk].unsqueeze(2)
             if grad_att is not None:
                 grad_att += leaky_relu(inner, slope).mul_(grad_score).sum(0)
@@ -245,22 +253,24 @@ class _SparseLinear(torch.autograd.Function):
 
 
 def _product(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
-    """A U, head by head; [E, H], [num_sources, H, C] -> [num_targets, H, C]."""
-    return _by_head(order.entries(weight), value, order.rows, order.shape)
+    """Return A U per head; [E, H], [num_sources, H, C] -> [num_targets, H, C]."""
+    return _multiply_heads(order.entries(weight), value, order.rows, order.shape)
 
 
 def _transposed_product(weight: Tensor, value: Tensor, order: EdgeOrder) -> Tensor:
-    """A^T G, head by head; [E, H], [num_targets, H, C] -> [num_sources, H, C]."""
-    return _by_head(order.transposed_entries(weight), value, order.columns, (order.num_sources, order.num_targets))
+    """Return A^T G per head; [E, H], [num_targets, H, C] -> [num_sources, H, C]."""
+    return _multiply_heads(
+        order.transposed_entries(weight), value, order.columns, (order.num_sources, order.num_targets)
+    )
 
 
-def _by_head(entries: Tensor, value: Tensor, pattern: Pattern, shape: tuple[int, int]) -> Tensor:
+def _multiply_heads(entries: Tensor, value: Tensor, pattern: Pattern, shape: tuple[int, int]) -> Tensor:
     entries, value = entries.t().contiguous(), value.transpose(0, 1).contiguous()
     return torch.stack([csr(pattern, e, shape) @ v for e, v in zip(entries, value, strict=True)], dim=1)
 
 
 def _sampled_product(left: Tensor, right: Tensor, order: EdgeOrder) -> Tensor:
-    """L R^T at the edges only, head by head; [num_targets, H, C], [num_sources, H, C] -> [E, H]."""
+    """Return L R^T at the edges only, per head; [num_targets, H, C], [num_sources, H, C] -> [E, H]."""
     pattern = csr(order.rows, left.new_zeros(len(order.edge)), order.shape)
     left, right = left.transpose(0, 1).contiguous(), right.permute(1, 2, 0).contiguous()
     heads = [torch.sparse.sampled_addmm(pattern, a, b, beta=0.0).values() for a, b in zip(left, right, strict=True)]
@@ -272,6 +282,6 @@ def _chunks(order: EdgeOrder, source: Tensor) -> list[slice]:
     return [slice(first, first + size) for first in range(0, len(order.source), size)]
 
 
-def _gathered(source: Tensor, target: Tensor, order: EdgeOrder, chunk: slice) -> Tensor:
-    """s_j + t_i of some edges; [e, H, C]."""
+def _gather(source: Tensor, target: Tensor, order: EdgeOrder, chunk: slice) -> Tensor:
+    """Return s_j + t_i of the edges in a chunk; [e, H, C]."""
     return source.index_select(0, order.source[chunk]).add_(target.index_select(0, order.target[chunk]))

@@ -1,8 +1,8 @@
-"""Attention where only a few rows changed since an earlier pass: scores, softmax and sums of the edges they reach.
+"""Recomputes attention only for the edges that changed rows reach: their scores, softmax and sums.
 
-A row that changed reaches the targets that it is a source of, and itself. All other targets keep the scores, weights
-and sums of the earlier pass, which are looked up in the cache of the `Rows`. Each function here also takes the order of
-all edges, and then does the work in full.
+A changed row reaches the targets that it is a source of, and itself. The scores, weights and sums of all other targets
+are those of the earlier pass, which the cache of the `Rows` holds. Each function also accepts the order of all edges,
+and then computes everything.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from fgai.kernels.csr import EdgeOrder
 from fgai.kernels.incremental import Rows, rows_of
 from fgai.kernels.ops import aggregate, edge_softmax
 
-Scores = Callable[[Tensor, Tensor, EdgeOrder], Tensor]  # of edges, from their sources and their targets
+Scores = Callable[[Tensor, Tensor, EdgeOrder], Tensor]  # (source, target, order) -> scores of the edges
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeSubset:
-    """The edges into the targets that some rows reach."""
+    """The edges into the targets that a set of rows reaches."""
 
     full: EdgeOrder  # of all E edges
-    part: EdgeOrder  # of these edges; targets are numbered as they lie in `targets`
+    part: EdgeOrder  # of these edges; targets are numbered by their position in `targets`
     edges: Tensor  # [S], the edges into the reached targets
     targets: Tensor  # [T], the reached targets
 
     @classmethod
     def of(cls, full: EdgeOrder, rows: Tensor) -> EdgeSubset | None:
-        """Those that these rows reach; None where they reach most edges, and nothing is saved.
+        """Return the edges that the rows reach; None if these are more than half of all edges.
 
         >>> order = EdgeOrder.of(torch.tensor([[0, 0, 1, 3], [1, 2, 2, 1]]), 4, 4)
         >>> subset = EdgeSubset.of(order, torch.tensor([3]))
@@ -49,12 +49,12 @@ class EdgeSubset:
 
     @property
     def target(self) -> Tensor:
-        """The target of every one of all edges; [E]."""
+        """Target of each of all edges; [E]."""
         return self.full.target
 
     @property
     def num_targets(self) -> int:
-        """Of all edges."""
+        """Number of targets of all edges."""
         return self.full.num_targets
 
 
@@ -64,7 +64,7 @@ Order = EdgeOrder | EdgeSubset
 def scored(
     scores: Scores, source: Tensor, target: Tensor, order: Order, name: object, parameters: Sequence[Tensor]
 ) -> Tensor:
-    """The scores of all edges; `name` and `parameters` say what `scores` computes. [E, H]."""
+    """Return the scores of all edges; [E, H]. The cache identifies `scores` by `name` and `parameters`."""
     if isinstance(order, EdgeOrder):
         return scores(source, target, order)
     sources, targets = rows_of(source), rows_of(target)
@@ -76,7 +76,7 @@ def scored(
 
 
 def segmented_softmax(src: Tensor, order: Order) -> Tensor:
-    """The softmax of the scores over the edges of each target; [E, H].
+    """Return the softmax of the scores over the edges of each target; [E, H].
 
     >>> segmented_softmax(torch.zeros(2, 1), EdgeOrder.of(torch.tensor([[0, 1], [0, 0]]), 2, 1)).flatten()
     tensor([0.5000, 0.5000])
@@ -91,7 +91,7 @@ def segmented_softmax(src: Tensor, order: Order) -> Tensor:
 
 
 def weighted_sum(weight: Tensor, value: Tensor, order: Order) -> Tensor:
-    """sum_j w_ij u_j of all targets; [E, H], [num_sources, H, C] -> [num_targets, H, C]."""
+    """Return sum_j w_ij u_j of all targets; [E, H], [num_sources, H, C] -> [num_targets, H, C]."""
     if isinstance(order, EdgeOrder):
         return aggregate(weight, value, order)
     weights, values = rows_of(weight), rows_of(value)

@@ -1,8 +1,8 @@
-"""Edges that a layer can skip in a sampled batch, since what they change no seed is told of.
+"""Skips edges of a sampled batch that do not affect the output of the seed nodes.
 
-A loader samples hop by hop, and nodes are numbered in the order in which hops reach them. With L layers, the output of
-layer l matters only at nodes within L - l hops of the seeds; the rows of other nodes stay in place, and are void. This
-is PyG's `trim_to_layer` for the edges of any model, which need not be written for it.
+A loader samples hop by hop and numbers nodes in the order in which hops reach them. With L layers, the output of layer
+l is needed only at nodes within L - l hops of the seed nodes. The rows of other nodes remain, with meaningless values.
+This is PyG's `trim_to_layer` for the edges of any model, without changes to the model.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-Near = tuple[int, int]  # targets below the first number matter, and those from the second on
+Near = tuple[int, int]  # (n, m): targets below n are needed, and those from m on
 
 
 def trim_edges(edge_index: Tensor, near: Near) -> Tensor:
-    """The edges to targets that matter.
+    """Return the edges into needed targets.
 
     >>> import torch
     >>> trim_edges(torch.tensor([[1, 2, 0], [0, 1, 3]]), near=(1, 3))
@@ -28,7 +28,7 @@ def trim_edges(edge_index: Tensor, near: Near) -> Tensor:
 
 
 class Trim:
-    """How many nodes each hop of the batch has reached that is being read; none of a whole graph.
+    """Holds the number of nodes per hop of the current batch, or None for a full graph.
 
     >>> trim = Trim()
     >>> with trim.batch([4, 20, 90]):
@@ -41,7 +41,7 @@ class Trim:
 
     @contextmanager
     def batch(self, num_sampled_nodes: Sequence[int] | None) -> Iterator[None]:
-        """For the length of a block the model is called on a batch with these counts."""
+        """Set the counts of the batch on which the model is called inside a `with` block."""
         before, self._counts = self._counts, num_sampled_nodes
         try:
             yield
@@ -49,9 +49,12 @@ class Trim:
             self._counts = before
 
     def near(self, layers_left: int) -> Near | None:
-        """The targets that matter to a layer that is the first of so many that are left; None if all do.
+        """Return the needed targets of a layer, or None if all are needed.
 
-        Injected nodes, which come after those of the last hop, matter.
+        Injected nodes, which come after the nodes of the last hop, are needed.
+
+        Args:
+            layers_left: The number of layers from this one to the last; 0 if unknown.
         """
         if self._counts is None or layers_left == 0:
             return None

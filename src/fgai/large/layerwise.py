@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai import distributed as ranks
+from fgai.calling import Call
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import CallError, SettingError
@@ -25,7 +26,7 @@ from fgai.large.store import DiskGraph
 from fgai.large.streaming import BatchReading
 from fgai.patching import message_passing_layers
 from fgai.progress import progress
-from fgai.reading import Call, Reader, open_reader
+from fgai.reading import Reader, open_reader
 from fgai.training.data import num_seed_nodes
 
 PROBES = 2  # nodes on which the result is compared with that of whole neighbourhoods

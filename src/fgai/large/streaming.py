@@ -13,13 +13,14 @@ from torch_geometric.data import Data
 from fgai.adversaries import Adversary, NodeInjection
 from fgai.attention import Attention
 from fgai.auditing import Estimate
+from fgai.calling import Call
 from fgai.certificates import Certificate, IntervalBound, certify
 from fgai.certificates.record import Condition
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError, MissingExtraError, UnknownNameError
 from fgai.metrics import METRICS
-from fgai.reading import Call, Reader, Reading, open_reader
+from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_whole
 from fgai.training.data import num_seed_nodes
 from fgai.trial import Trial, attacked_trial, clean_trial

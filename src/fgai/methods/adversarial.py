@@ -9,9 +9,10 @@ from torch import nn
 
 from fgai.adversaries import GAINS, Adversary, NodeInjection
 from fgai.adversaries.gains import binary_logits
+from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs
-from fgai.reading import Call, TrainingReader, call_by_signature, eval_mode
+from fgai.reading import TrainingReader
 from fgai.settings import check_positive, check_whole
 from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train

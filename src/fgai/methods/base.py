@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.reading import Call
+from fgai.calling import Call
 from fgai.registry import Registry
 from fgai.training.data import Batches
 from fgai.training.loop import Fit

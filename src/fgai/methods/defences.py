@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.cache import TensorCache
+from fgai.calling import Call, call_by_signature
 from fgai.checks import one_graph
 from fgai.errors import DataError
 from fgai.graph import delete_edges, require, split_rows
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.vanilla import Vanilla
-from fgai.reading import Call, call_by_signature
 from fgai.settings import check_numbers, check_positive, check_share, check_whole
 from fgai.training.loop import Fit
 

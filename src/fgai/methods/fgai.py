@@ -14,10 +14,11 @@ from torch import nn
 from fgai.adversaries import Adversary, AttentionBall, Gain, NodeInjection, gains
 from fgai.attention import Attention, EdgeLookup, sharpened
 from fgai.cache import TensorCache
+from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
-from fgai.reading import Call, Reader, Reading, TrainingReader, call_by_signature, eval_mode, training_reader
+from fgai.reading import Reader, Reading, TrainingReader, training_reader
 from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
 from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train

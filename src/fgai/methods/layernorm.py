@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fgai.cache import TensorCache
+from fgai.calling import Call
 from fgai.graph import append_rows, segment_sum, split_rows, with_values
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.vanilla import Vanilla
-from fgai.reading import Call
 from fgai.settings import check_choice
 from fgai.training.loop import Fit
 

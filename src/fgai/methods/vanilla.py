@@ -8,9 +8,10 @@ from pathlib import Path
 from torch import nn
 
 from fgai.adversaries.gains import binary_logits
+from fgai.calling import Call, call_by_signature
 from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs
-from fgai.reading import Call, Reading, TrainingReader, call_by_signature
+from fgai.reading import Reading, TrainingReader
 from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
 

@@ -23,8 +23,8 @@ TOP = 5
 
 def matched(clean: Attention, now: Attention) -> tuple[Attention, Tensor]:
     """The clean explanation, one row per edge, and the weights that those edges have now, 0 if dropped; [E, 1] each."""
-    before = clean.mean().coalesce()
-    after = now.mean().weights_at(before.edge_index, default=0.0)
+    before = clean.mean_heads().coalesce()
+    after = now.mean_heads().weights_at(before.edge_index, default=0.0)
     for weight in (before.weight, after):
         check_finite("the attention", weight)
     return before.double(), to_double(after)
@@ -48,7 +48,7 @@ def top_overlap(clean: Attention, now: Attention, k: int | float = TOP) -> Tenso
 
     The top k now is taken over all edges there are now: an injected neighbour can push an old one out.
     """
-    before, after = clean.mean().coalesce(), now.mean().coalesce()
+    before, after = clean.mean_heads().coalesce(), now.mean_heads().coalesce()
     for attention in (before, after):
         check_finite("the attention", attention.weight)
     old = topk_mask(before.weight, before.target, before.num_targets, k)
@@ -70,12 +70,12 @@ def shift(clean: Attention, now: Attention) -> Tensor:
 
 def mean_nonuniformity(explanation: Attention, nodes: int | None = None) -> float:
     """The mean over the first `nodes` nodes of the l1 distance between attention and 1/degree; 0 explains nothing."""
-    return float(nonuniformity(explanation.mean())[:nodes].mean())
+    return float(nonuniformity(explanation.mean_heads())[:nodes].mean())
 
 
 def mean_entropy(explanation: Attention, nodes: int | None = None) -> float:
     """The mean over the first `nodes` nodes, if they have two neighbours, of entropy over uniform's; 1 is uniform."""
-    return float(entropy(explanation.mean())[:nodes].nanmean())
+    return float(entropy(explanation.mean_heads())[:nodes].nanmean())
 
 
 def as_attention(explanation: Explanation) -> Attention:
@@ -98,7 +98,7 @@ def as_attention(explanation: Explanation) -> Attention:
 
 def random_attention(attention: Attention, seed: int = 0) -> Attention:
     """Random weights on the same edges, summing to one over a target: the floor for any explanation."""
-    once, generator = attention.mean().coalesce(), torch.Generator().manual_seed(seed)
+    once, generator = attention.mean_heads().coalesce(), torch.Generator().manual_seed(seed)
     draw = torch.rand(once.weight.shape, generator=generator, dtype=once.weight.dtype).to(once.weight.device)
     total = segment_sum(draw, once.target, once.num_targets)
     return replace(once, weight=draw / total[once.target])
@@ -124,7 +124,7 @@ def released_g_jsd(clean: Attention, now: Attention) -> float:
 
 def _by_target(attention: Attention) -> Tensor:
     """The weights, heads averaged, sorted by target, then source; [E, 1]."""
-    once = attention.mean().double()
+    once = attention.mean_heads().double()
     weight, edges = once.weight, once.edge_index
     check_finite("the attention", weight)
     base = int(edges.max()) + 1 if edges.numel() else 1

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
-from fgai.checks import check_answers, check_finite, check_labels
+from fgai.calling import Call, call_errors, eval_mode
+from fgai.checks import check_finite, check_labels, check_logits, expected_rows
 from fgai.errors import CallError, NotFiniteError
-from fgai.reading import Call, Reading, eval_mode, in_words, rows_owed
+from fgai.reading import Reading
 from fgai.training.data import MASKS, Batch
 
 REMEDY = "lower the learning rate, scale the features, or give the terms smaller weights"
@@ -41,11 +42,11 @@ class BatchChecks:
 
     def _columns(self, model: nn.Module, part: Batch) -> int:
         """How many classes the model answers for."""
-        with eval_mode(model), torch.no_grad(), in_words(model, part.graph):
+        with eval_mode(model), torch.no_grad(), call_errors(model, part.graph):
             logits = self._call(model, part.graph)
         if not isinstance(logits, Tensor):
             raise CallError(f"{type(model).__name__} returned {type(logits).__name__}; pick the logits with call=...")
-        check_answers(logits, type(model).__name__, rows_owed(part.graph))
+        check_logits(logits, type(model).__name__, expected_rows(part.graph))
         return binary_logits(Reading(logits, {})).size(1)
 
 

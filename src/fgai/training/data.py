@@ -14,11 +14,12 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai import distributed as ranks
 from fgai.adversaries.gains import binary_logits
+from fgai.calling import Call, eval_mode
 from fgai.checks import check_finite, check_labels, one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import require
-from fgai.reading import Call, Reading, eval_mode
+from fgai.reading import Reading
 
 MASKS = ("train_mask", "val_mask")  # those that a method learns from and is judged by
 

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from fgai import distributed as ranks
+from fgai.calling import Call
 from fgai.devices import device_of, random_state, restore_random_state
 from fgai.errors import DataError, SettingError
 from fgai.progress import progress
-from fgai.reading import Call, TrainingReader, training_reader
+from fgai.reading import TrainingReader, training_reader
 from fgai.records import record
 from fgai.seeding import seeded
 from fgai.settings import check_numbers, check_seed, check_whole

@@ -13,8 +13,9 @@ from torch_geometric.data import Data
 from fgai import distributed as ranks
 from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
 from fgai.adversaries.injection import InjectionSite
+from fgai.calling import call_errors
 from fgai.errors import DataError, SettingError
-from fgai.reading import Reader, in_words
+from fgai.reading import Reader
 from fgai.settings import SEEDS, check_whole
 from fgai.training.data import Batch, BatchSource
 
@@ -59,7 +60,7 @@ class WarmStart:
 
     def attack(self, read: Reader, part: Batch, gain: Gain) -> AttackResult:
         """The reading under attack, with gradients to the model's parameters."""
-        with in_words(read.model, part.graph):
+        with call_errors(read.model, part.graph):
             return self._met_by(read, part, gain)
 
     def _met_by(self, read: Reader, part: Batch, gain: Gain) -> AttackResult:

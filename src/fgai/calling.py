@@ -1,0 +1,124 @@
+"""Calls a model on a graph: by the signature of its `forward`, in evaluation mode, with frozen parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+
+from fgai.checks import describe
+from fgai.errors import CallError, FGAIError
+
+Graph = Data | HeteroData
+Call = Callable[[nn.Module, Any], Tensor]
+MODEL_ERRORS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError)
+
+
+def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
+    """Call a model with the arguments of its `forward` taken from the graph, by name.
+
+    A `forward` whose first parameter is named `data` or `graph`, or is annotated as `Data`, gets the graph itself. A
+    module that wraps another one and takes the same inputs should name it as `__wrapped__`, as `functools.wraps` does.
+
+    >>> from torch_geometric.nn import GATConv
+    >>> call_by_signature(GATConv(3, 2), Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))).shape
+    torch.Size([2, 2])
+    """
+    if isinstance(_unwrap(model), nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise CallError(
+            f"{type(model).__name__} wraps a model and hides its signature; give the wrapped model, model.module"
+        )
+    parameters = inspect.signature(_unwrap(model).forward).parameters.values()
+    first = next(iter(parameters), None)
+    if first is not None and (first.name in ("data", "graph") or first.annotation in (Data, HeteroData, "Data")):
+        return model(graph)
+    arguments = {p.name: value for p in parameters if (value := _attribute(graph, p.name)) is not None}
+    missing = [p.name for p in parameters if p.name not in arguments and _is_required(p)]
+    if missing:
+        raise CallError(
+            f"{type(model).__name__}.forward needs {missing}, and the graph has {sorted(_names(graph))}; "
+            "add them to the graph, or define how to call the model with call=lambda model, data: ..."
+        )
+    if not arguments:
+        raise CallError(
+            f"{type(model).__name__}.forward names none of {sorted(_names(graph))}, so its arguments are unknown; "
+            "define how to call the model with call=lambda model, data: model(data.x, data.edge_index)"
+        )
+    return model(**arguments)
+
+
+@contextmanager
+def call_errors(model: nn.Module, graph: Any) -> Iterator[None]:
+    """Raise the errors of a model's call as `CallError`, with a description of the graph."""
+    try:
+        yield
+    except (FGAIError, torch.OutOfMemoryError):
+        raise
+    except MODEL_ERRORS as error:
+        raise CallError(
+            f"{type(model).__name__} failed on this graph: {type(error).__name__}: {error or 'no message'}. Its input "
+            f"was {describe(graph) or type(graph).__name__}; check the width and the dtype of the features (floats of "
+            "the model's precision), or define how to call the model with call=lambda model, data: ..."
+        ) from error
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode inside a `with` block. Afterwards each module has its previous mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def frozen_params(model: nn.Module) -> Iterator[None]:
+    """Set `requires_grad=False` on all parameters inside a `with` block; attacks differentiate their inputs only.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> with frozen_params(layer):
+    ...     layer.weight.requires_grad
+    False
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_()
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    """Return the innermost wrapped module; `torch.compile` stores it as `_orig_mod`."""
+    inner = getattr(model, "__wrapped__", getattr(model, "_orig_mod", None))
+    return model if inner is None else _unwrap(inner)
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_KEYWORD,
+        parameter.VAR_POSITIONAL,
+    )
+
+
+def _names(graph: Graph) -> list[str]:
+    names = graph.keys()
+    return names if isinstance(graph, Data) else [f"{name}_dict" for name in names]
+
+
+def _attribute(graph: Graph, name: str) -> Any:
+    """Return an attribute that holds tensors, or None. Counts and names belong to the loader, not to the model."""
+    if name not in _names(graph):
+        return None
+    value = getattr(graph, name)
+    return value if isinstance(value, Tensor | dict) else None
