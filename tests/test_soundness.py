@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fgai
 from fgai import FGAI, AdversarialTraining, AttentionBall, EdgeRewiring, LayerNorm, NodeInjection, Vanilla, datasets
 from fgai.adversaries import ADVERSARIES
-from fgai.adversaries.rewiring import _worth
+from fgai.adversaries.rewiring import _link_effects
 from fgai.attention import Attention
 from fgai.auditing.verdict import judge
 from fgai.backbones import build
@@ -799,7 +799,7 @@ def test_the_worth_of_a_new_link_is_its_slope_times_the_weight_it_would_get():
         conv.att_dst.zero_()
     data = Data(x=torch.tensor([[1.0], [2.0], [6.0], [0.0]]), edge_index=torch.tensor([[0, 1], [3, 3]]))
     new, old = torch.tensor([[2], [3]]), torch.tensor([[0, 1], [3, 3]])
-    add, drop = _worth(Reader(conv), data, lambda now: now.logits[3, 0], new, old)
+    add, drop = _link_effects(Reader(conv), data, lambda now: now.logits[3, 0], new, old)
     assert add.tolist() == pytest.approx([6.0 / 3], rel=1e-4)
     assert drop.tolist() == pytest.approx([-0.5, -1.0], rel=1e-4)
 
