@@ -249,4 +249,4 @@ def test_a_single_logit_is_a_binary_answer_that_can_be_lost():
     assert (found.attack.values <= found.alpha2.values + 1e-6).all()
     chain = GAT(32, 4, num_layers=2, out_channels=1).eval()
     bound = interval_bounds(Reader(chain), data, 10.0)["convs.0"]
-    assert not bound.kept.all() and float(bound.tvd.max()) > 0
+    assert not bound.class_kept.all() and float(bound.tvd.max()) > 0
