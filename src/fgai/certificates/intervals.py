@@ -1,4 +1,4 @@
-"""Certificate of the prediction for layers before the last: interval bounds propagated through the later layers.
+"""Certificate of the prediction for layers before the last: interval bounds through the later layers.
 
 A perturbation |delta|_p <= R of the weights of one layer changes its output h_i by at most R |(u_j)_j|_q, entry by
 entry, so h_i lies in a box. A monotone activation maps the ends of a box, a linear map W scales its radius by |W|, a
@@ -181,7 +181,7 @@ def _match_activation(out: Any, x: Tensor | None) -> Callable[[Tensor], Tensor] 
 
 
 def _bound(site: str, reading: Reading, links: dict[str, _Link], radius: float, norm: Norm) -> IntervalBound:
-    """Bound the effect of perturbing one layer by propagating its box through the later layers."""
+    """Bound the effect of perturbing one layer: map its box through the later layers."""
     sites = list(links)
     attention, link = reading.attention[site].double(), links[site]
     value = to_double(_values(link.layer, link.x))
@@ -226,7 +226,7 @@ def _merge_heads(layer: Any, value: Tensor) -> Tensor:
 
 
 def _layer(layer: Any, x: Interval, attention: Attention) -> tuple[Interval, Tensor]:
-    """Propagate a box through a GATConv or GATv2Conv; return the box of outputs and the l1 change of the weights."""
+    """Map a box through a GATConv or GATv2Conv; return the box of outputs and the l1 change of the weights."""
     weight = attention.weight.detach()
     score = (_gat_scores if isinstance(layer, GATConv) else _gatv2_scores)(layer, x, attention)
     bounds = softmax_bounds(score, attention.target, attention.num_targets)
