@@ -72,7 +72,7 @@ def sure(read: Reader, data: Data) -> dict[str, float | None]:
         for radius in FIRST:
             for bound in interval_bounds(read, data, radius).values():
                 if bound is not None:
-                    found[f"class_sure_{radius:g}"] = float(bound.kept.double().mean())
+                    found[f"class_sure_{radius:g}"] = float(bound.class_kept.double().mean())
     return found
 
 

@@ -222,8 +222,8 @@ def test_the_papers_backbones_have_a_bound_that_no_attack_exceeds(name, tmp_path
     data = backbones.GT.prepare(datasets.load("synthetic"))
     model, vanilla = backbones.build(name, data, seed=1), backbones.build(name, data, seed=2)
     certificate = certify(model, data, vanilla, k=3, radius=0.2)
-    assert [number.how for number in certificate.numbers] == ["exact", "exact", "exact", "bound", "found"]
-    assert bool((certificate.found.values <= certificate.alpha2.values + 1e-6).all())
+    assert [condition.how for condition in certificate.conditions] == ["exact", "exact", "exact", "bound", "found"]
+    assert bool((certificate.attack.values <= certificate.alpha2.values + 1e-6).all())
     shares = [share for _, share in certificate.curve()]
     assert shares == sorted(shares, reverse=True) and shares[0] == 1.0
     assert certificate.weakest(3)[0][1] <= certificate.weakest(3)[2][1]
@@ -235,7 +235,7 @@ def test_the_papers_backbones_have_a_bound_that_no_attack_exceeds(name, tmp_path
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(SettingError, match="l1, l2 and linf"):
+    with pytest.raises(SettingError, match="l1, l2 or linf"):
         eviction_costs(star([1.0]), 1, "l3")
     with pytest.raises(SettingError, match="a share"):
         certified_radius(star([1.0]), 1, 1.5)
@@ -246,7 +246,7 @@ def test_a_single_logit_is_a_binary_answer_that_can_be_lost():
     model = GATConv(32, 1).eval()
     found = certify(model, data, k=2, radius=0.5)
     assert found.class_radius.isfinite().any() and found.alpha2.worst > 0
-    assert (found.found.values <= found.alpha2.values + 1e-6).all()
+    assert (found.attack.values <= found.alpha2.values + 1e-6).all()
     chain = GAT(32, 4, num_layers=2, out_channels=1).eval()
     bound = interval_bounds(Reader(chain), data, 10.0)["convs.0"]
-    assert not bound.kept.all() and float(bound.tvd.max()) > 0
+    assert not bound.class_kept.all() and float(bound.tvd.max()) > 0

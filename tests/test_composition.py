@@ -10,7 +10,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv, TransformerConv
 from fgai import backbones, certify, datasets
 from fgai.attention import Attention
 from fgai.certificates import interval_bounds
-from fgai.certificates.intervals import Interval, _sum, softmax_bounds
+from fgai.certificates.intervals import Interval, _weighted_sum, softmax_bounds
 from fgai.reading import Reader
 
 NORMS = {"l1": lambda v: v.abs().sum(), "l2": lambda v: v.norm(), "linf": lambda v: v.abs().max()}
@@ -63,10 +63,10 @@ def test_no_push_of_an_earlier_layer_goes_beyond_the_bound(layer, norm, concat, 
             push = push_of(clean.attention[site], radius, norm, draw)
             now = read(data, weight_delta={site: push}).detach()
             assert bool((0.5 * (now.probs - clean.probs).abs().sum(1) <= bound.tvd + 1e-12).all())
-            assert bool((now.logits.argmax(1) == clean.logits.argmax(1))[bound.kept].all())
+            assert bool((now.logits.argmax(1) == clean.logits.argmax(1))[bound.class_kept].all())
             gap = (now.explanation.weight - clean.explanation.weight).abs().mean(1)
             moved = torch.zeros(40, dtype=torch.double).index_add(0, clean.explanation.target, gap)
-            assert bool((moved <= bound.moved + 1e-12).all())
+            assert bool((moved <= bound.shift + 1e-12).all())
 
 
 def test_nor_does_the_steepest_push():
@@ -92,7 +92,7 @@ def test_the_bound_shrinks_to_nothing_with_the_radius():
     read, data = Reader(Chain(GATv2Conv, (6, 4, 3), 2).double().eval()), graph()
     tvd = [float(interval_bounds(read, data, radius)["convs.0"].tvd.max()) for radius in (0.0, 1e-6, 1e-3, 0.1)]
     assert tvd[0] == pytest.approx(0.0, abs=1e-12) and tvd == sorted(tvd) and tvd[1] < 1e-4
-    assert bool(interval_bounds(read, data, 0.0)["convs.0"].kept.all())
+    assert bool(interval_bounds(read, data, 0.0)["convs.0"].class_kept.all())
 
 
 @settings(max_examples=50)
@@ -152,7 +152,7 @@ def test_the_certificate_names_layers_heads_and_how_each_is_known():
     data = datasets.load("synthetic")
     model = backbones.build("gat", data)
     small, large = certify(model, data, k=3, radius=1e-4, steps=1), certify(model, data, k=3, radius=50.0, steps=1)
-    assert "conv2 (1 head): top 3" in str(small) and "conv1 before it: bound by composition" in str(small)
+    assert "conv2 (1 head): top 3" in str(small) and "conv1 before it: interval bound" in str(small)
     assert 0 < small.as_dict()["earlier"]["conv1"]["class_kept"] <= 1
     assert "conv1 before it: none" in str(large) and large.as_dict()["earlier"]["conv1"] is None
     placed = backbones.GT.prepare(data)
@@ -177,7 +177,7 @@ def test_where_everything_is_linear_the_bound_is_reached():
         steepest[edge] = value[look.source[edge]].sign()
     before = clean.logits.argmax(1)
     for radius in torch.logspace(-3, 1, 15).tolist():
-        kept = interval_bounds(read, data, radius)["convs.0"].kept
+        kept = interval_bounds(read, data, radius)["convs.0"].class_kept
         pushes = [sign * radius * steepest[:, None] for sign in (1, -1)]
         same = [read(data, weight_delta={"convs.0": push}).logits.argmax(1) == before for push in pushes]
         assert torch.equal(kept, same[0] & same[1])
@@ -188,8 +188,8 @@ def test_weight_that_changes_hands_is_worked_out_by_hand():
     look = Attention(torch.tensor([[0.5], [0.3], [0.2]], dtype=torch.double), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
     value = torch.tensor([0.0, 1.0, 5.0], dtype=torch.double).view(3, 1, 1)
     spare = torch.tensor([[0.1]], dtype=torch.double)
-    box = _sum(Interval(value, torch.zeros_like(value)), look.weight, spare, look)
+    box = _weighted_sum(Interval(value, torch.zeros_like(value)), look.weight, spare, look)
     assert float(box.high) == pytest.approx(0.4 * 0 + 0.3 * 1 + 0.3 * 5)
     assert float(box.low) <= 0.6 * 0 + 0.3 * 1 + 0.1 * 5
-    wide = _sum(Interval(value, torch.full_like(value, 0.5)), look.weight, spare, look)
+    wide = _weighted_sum(Interval(value, torch.full_like(value, 0.5)), look.weight, spare, look)
     assert float(wide.high) >= 0.4 * 0.5 + 0.3 * 1.5 + 0.3 * 5.5

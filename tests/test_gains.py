@@ -106,9 +106,8 @@ FORMULAS = {
     "attention-divergence": by_jsd,
     "soft-top-k": by_soft_topk,
     "top-k-loss": by_topk_loss,
-    "both": lambda clean, now: by_kl(clean, now) + by_jsd(clean, now),
 }
-ZERO = ("kl", "flips", "attention-divergence", "top-k-loss", "both")
+ZERO = ("kl", "flips", "attention-divergence", "top-k-loss")
 
 
 def test_every_gain_has_its_formula_here():

@@ -100,7 +100,7 @@ OURS = {"fgai": '{"perturbation": 1}'}
         ({"added": EDGES[0], "dropped": EDGES}, OURS),
         ({"added": EDGES - 1, "dropped": EDGES}, OURS),
         ({"added": EDGES, "dropped": EDGES, "x": torch.ones(3)}, OURS),
-        ({"added": EDGES, "dropped": EDGES, "moved": torch.tensor([math.nan])}, OURS),
+        ({"added": EDGES, "dropped": EDGES, "x_delta": torch.tensor([math.nan])}, OURS),
     ],
 )
 def test_a_file_that_holds_no_perturbation_is_refused(tmp_path, tensors, metadata):
@@ -115,7 +115,7 @@ def test_a_file_that_holds_no_perturbation_is_refused(tmp_path, tensors, metadat
         Perturbation(x=torch.ones(1, 2)),
         Perturbation(x=torch.ones(1, 3), added=torch.tensor([[5], [0]])),
         Perturbation(dropped=torch.tensor([[0], [4]])),
-        Perturbation(moved=torch.ones(3, 3)),
+        Perturbation(x_delta=torch.ones(3, 3)),
     ],
 )
 def test_a_perturbation_of_another_graph_says_so(change):

@@ -39,12 +39,12 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_there_are():
     for ask in (registry.__getitem__, registry.about):
         with pytest.raises(UnknownNameError) as caught:
             ask("sqare")
-        hint = "did you mean 'square'? There is: square, circle"
+        hint = "did you mean 'square'? Registered: square, circle"
         assert str(caught.value) == f"no shape is called 'sqare'; {hint}"
 
 
 def test_a_name_like_no_other_is_answered_without_a_guess():
-    with pytest.raises(UnknownNameError, match=r"no shape is called 'xyz'; There is: square, circle"):
+    with pytest.raises(UnknownNameError, match=r"no shape is called 'xyz'; Registered: square, circle"):
         shapes()[0]["xyz"]
 
 
@@ -57,7 +57,7 @@ def test_an_unknown_name_is_a_key_error_so_that_get_and_in_work():
 
 def test_a_name_is_given_once_and_the_first_entry_stays():
     registry, square = shapes()
-    with pytest.raises(ValueError, match="a shape called 'square' is registered already"):
+    with pytest.raises(ValueError, match="a shape called 'square' is already registered"):
         registry.add("square", object())
     assert registry["square"] is square
 

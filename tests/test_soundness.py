@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 import fgai
 from fgai import FGAI, AdversarialTraining, AttentionBall, EdgeRewiring, LayerNorm, NodeInjection, Vanilla, datasets
 from fgai.adversaries import ADVERSARIES
-from fgai.adversaries.rewiring import _worth
+from fgai.adversaries.rewiring import _link_effects
 from fgai.attention import Attention
 from fgai.auditing.verdict import judge
 from fgai.backbones import build
 from fgai.certificates import certified_radius, certify, guaranteed_overlap, interval_bounds, worst_push
-from fgai.certificates.intervals import Interval, _sum, softmax_bounds
+from fgai.certificates.intervals import Interval, _weighted_sum, softmax_bounds
 from fgai.cli import app
 from fgai.divergence import tvd
 from fgai.errors import CallError, DataError, NotFiniteError, SettingError
@@ -750,7 +750,7 @@ def test_the_reach_of_a_sum_is_that_of_the_values_spread_around_zero():
     """Values -2, 1 and 5: a tenth of the weight that changes hands moves the sum by at most 0.1 (5 - (-2))."""
     value = Interval(torch.tensor([-2.0, 1.0, 5.0]).double().view(3, 1, 1), torch.zeros(3, 1, 1).double())
     look = Attention(torch.full((3, 1), 1 / 3).double(), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
-    found = _sum(value, look.weight, torch.full((1, 1), 0.1).double(), look)
+    found = _weighted_sum(value, look.weight, torch.full((1, 1), 0.1).double(), look)
     assert float(found.radius) == pytest.approx(0.7) and float(found.middle) == pytest.approx(4 / 3)
 
 
@@ -799,7 +799,7 @@ def test_the_worth_of_a_new_link_is_its_slope_times_the_weight_it_would_get():
         conv.att_dst.zero_()
     data = Data(x=torch.tensor([[1.0], [2.0], [6.0], [0.0]]), edge_index=torch.tensor([[0, 1], [3, 3]]))
     new, old = torch.tensor([[2], [3]]), torch.tensor([[0, 1], [3, 3]])
-    add, drop = _worth(Reader(conv), data, lambda now: now.logits[3, 0], new, old)
+    add, drop = _link_effects(Reader(conv), data, lambda now: now.logits[3, 0], new, old)
     assert add.tolist() == pytest.approx([6.0 / 3], rel=1e-4)
     assert drop.tolist() == pytest.approx([-0.5, -1.0], rel=1e-4)
 

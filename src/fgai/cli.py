@@ -33,7 +33,7 @@ from fgai.bench.tables import FORMATS, table_of
 from fgai.bench.tracking import tracker
 from fgai.certificates import certify as run_certify
 from fgai.certificates.explanation import Norm
-from fgai.certificates.record import kind_of
+from fgai.certificates.record import file_kind
 from fgai.datasets import DATASETS
 from fgai.devices import device_of_rank, placed, resolve_device
 from fgai.distributed import launch, rank
@@ -323,7 +323,7 @@ def certify(
         _check_push(norm, radius)
         place = resolve_device(device)
         if out is not None:
-            kind_of(out)  # what cannot be written is said before anything is proved
+            file_kind(out)  # what cannot be written is said before anything is proved
             try_output(out)
         net, graph, _ = _own(model, weights, data, split) if model else _ours(folder, data, split)
         net, graph = net.to(place), placed(graph, place)

@@ -1,4 +1,4 @@
-"""Does the prediction rest on what the explanation names? Delete edges, most or least attended first, and see."""
+"""Deletion curves: accuracy after deleting edges, most or least attended first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Among = Literal["graph", "node"]
 
 
 def deletion_order(explanation: Attention, edge_index: Tensor, first: First, among: Among = "graph") -> Tensor:
-    """The columns of `edge_index` by attention, most or least first; ties by target, then source, whatever the rows.
+    """Return the columns of `edge_index` in order of attention; ties are ordered by target, then source.
 
-    Among the `graph`, weights of different nodes compete, and 1/degree decides much. Among a `node`, each node loses
-    its own edges at the same pace: the j-th of its d edges stands at (j + 1/2) / d.
+    With `among="graph"`, weights of all nodes are compared, so degrees matter: weights are about 1/degree. With
+    `among="node"`, all nodes lose their edges at the same rate: the j-th of d edges has the position (j + 1/2) / d.
     """
     size = int(edge_index.max()) + 1 if edge_index.numel() else 1
     fixed = edge_keys(edge_index, size).argsort(stable=True)
@@ -45,25 +45,44 @@ def f_curve(
     among: Among = "graph",
     shares: Sequence[float] = SHARES,
 ) -> list[float]:
-    """F(r): the share of the nodes `correct` that are right after deleting the share r of all edges, for each r.
+    """Compute F(r): the share of `correct` nodes that stay correct after deleting the share r of all edges.
 
-    Edges are deleted from the graph, not masked. `correct` are the nodes that were right on the clean graph. F+ deletes
-    the most attended edges first, F- the least.
+    Edges are deleted from the graph, not masked. F+ deletes the most attended edges first, F- the least attended.
+
+    Args:
+        read: Reader of the model, in evaluation mode.
+        graph: The graph to delete edges from.
+        explanation: Attention that orders the edges.
+        y: Labels, [N].
+        correct: Mask of the nodes that are correct on the clean graph, [N].
+        first: Which edges to delete first: `most` or `least` attended.
+        among: Compare weights in the whole `graph`, or within each `node`.
+        shares: The values of r.
+
+    Returns:
+        F(r) for each r.
     """
     edges = require(graph, "edge_index")
     order = deletion_order(explanation, edges, first, among)
     curve = []
     for share in shares:
-        gone = torch.zeros(edges.size(1), dtype=torch.bool, device=edges.device)
-        gone[order[: round(share * edges.size(1))]] = True
+        deleted = torch.zeros(edges.size(1), dtype=torch.bool, device=edges.device)
+        deleted[order[: round(share * edges.size(1))]] = True
         with torch.no_grad():
-            answers = read(delete_edges(graph, gone)).probs[: len(y)].argmax(-1)
-        curve.append(float((answers == y)[correct].cpu().double().mean()))
+            predictions = read(delete_edges(graph, deleted)).probs[: len(y)].argmax(-1)
+        curve.append(float((predictions == y)[correct].cpu().double().mean()))
     return curve
 
 
 def f_slope(curve: Sequence[float], shares: Sequence[float] = SHARES) -> float:
-    """The slope of the least-squares line through F(r), with its sign: negative where deleting hurts.
+    """Compute the slope of the least-squares line through F(r); negative if deletion hurts.
+
+    Args:
+        curve: F(r), as `f_curve` returns it.
+        shares: The values of r.
+
+    Returns:
+        The slope, with its sign.
 
     >>> round(f_slope([1.0, 0.9, 0.8, 0.7, 0.6, 0.5]), 6)
     -1.0

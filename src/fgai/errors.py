@@ -1,12 +1,12 @@
-"""What can go wrong, by remedy. Every message says what was asked, what there is, and what to do."""
+"""Errors that fgai raises. Each message states the request, the actual state and the remedy."""
 
 
 class FGAIError(Exception):
-    """The base of every error that fgai raises on purpose."""
+    """Base class of all errors that fgai raises."""
 
 
 class TapError(FGAIError, ValueError):
-    """The attention of a model cannot be read or perturbed as asked."""
+    """The attention of a model cannot be read or perturbed as requested."""
 
 
 class CallError(FGAIError, TypeError):
@@ -18,35 +18,35 @@ class MatchError(FGAIError, ValueError):
 
 
 class UnknownNameError(FGAIError, KeyError):
-    """A name that no registry entry has."""
+    """A name that is not registered."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class DataError(FGAIError, ValueError):
-    """A dataset or a saved file is missing something or is not what it claims to be."""
+    """A graph, a dataset or a saved file is incomplete or invalid."""
 
 
 class OutputError(FGAIError, OSError):
-    """A file or folder cannot be written: no permission, no room, or something else is there."""
+    """A file or folder cannot be written: no permission, no space left, or the path is in use."""
 
 
 class SettingError(FGAIError, ValueError):
-    """A setting is outside the range in which it means something."""
+    """A setting is outside its valid range."""
 
 
 class NotFiniteError(FGAIError, ValueError):
-    """A number that a verdict, a certificate or a fit would rest on is NaN or infinite."""
+    """A number that a verdict, a certificate or a fit depends on is NaN or infinite."""
 
 
 class NotDifferentiableError(SettingError):
-    """A gain that can judge but not be climbed was given to an adversary that climbs."""
+    """A non-differentiable gain was given to a gradient attack."""
 
 
 class RankError(FGAIError, RuntimeError):
-    """Processes that worked together died, and starting them again did not help."""
+    """Worker processes crashed, and restarts did not help."""
 
 
 class MissingExtraError(FGAIError, ImportError):
-    """An optional dependency is needed, and the message says how to install it."""
+    """An optional dependency is missing; the message states how to install it."""

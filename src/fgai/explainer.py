@@ -1,4 +1,4 @@
-"""Attention as a normal PyG explanation: an edge mask that lies on the input edges."""
+"""Attention as a PyG explanation: an edge mask on the input edges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fgai.reading import open_reader
 
 
 class AttentionExplanation(Explanation):
-    """A PyG explanation that notebooks show: the edges it names first."""
+    """A PyG explanation that notebooks show as a table of its largest edges."""
 
     def _repr_html_(self, count: int = 10) -> str:
         mask, edges = self.get("edge_mask"), self.get("edge_index")
@@ -25,15 +25,18 @@ class AttentionExplanation(Explanation):
         largest = mask.topk(min(count, mask.numel()))
         ends = zip(largest.values.tolist(), edges[:, largest.indices].t().tolist(), strict=True)
         rows = "".join(f"<tr><td>{s}</td><td>{t}</td><td>{weight:.4g}</td></tr>" for weight, (s, t) in ends)
-        head = "<tr><th>looked at</th><th>looks</th><th>attention</th></tr>"
+        head = "<tr><th>source</th><th>target</th><th>attention</th></tr>"
         return f"<table>{head}{rows}</table><p>The {largest.values.numel()} largest of {mask.numel()} edges.</p>"
 
 
 class AttentionExplainer(ExplainerAlgorithm):
-    """For `torch_geometric.explain.Explainer`: the last layer's attention, mean over heads, matched edge by edge.
+    """An algorithm for `torch_geometric.explain.Explainer`: the attention of one layer, averaged over heads.
 
-    PyG's own class of this name cuts the layer's rows to the number of input edges, which puts weights at the wrong
-    edges where the graph has self-loops. `site` names another layer.
+    Weights are matched edge by edge. The class of the same name in PyG truncates the rows of the layer to the number of
+    input edges, which assigns weights to wrong edges if the graph has self-loops.
+
+    Args:
+        site: Name of the attention layer; by default the last one.
 
     >>> import torch
     >>> from torch_geometric.explain import Explainer
@@ -41,7 +44,7 @@ class AttentionExplainer(ExplainerAlgorithm):
     >>> settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
     >>> how = {"explanation_type": "model", "edge_mask_type": "object", "model_config": settings}
     >>> explain = Explainer(GATConv(3, 2), AttentionExplainer(), **how)
-    >>> explain(torch.ones(2, 3), torch.tensor([[0, 1], [1, 1]])).edge_mask  # node 1 looks at 0 and at itself
+    >>> explain(torch.ones(2, 3), torch.tensor([[0, 1], [1, 1]])).edge_mask  # node 1 attends to 0 and to itself
     tensor([0.5000, 0.5000])
     """
 
@@ -52,17 +55,17 @@ class AttentionExplainer(ExplainerAlgorithm):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride], one kind of node and edge
         self, model: nn.Module, x: Tensor, edge_index: Tensor, *, target: Tensor, index: Any = None, **kwargs: Any
     ) -> Explanation:
-        """The explanation of all nodes; `index` does not change where a node looks."""
+        """Return the explanation of all nodes; `index` has no effect, since attention does not depend on it."""
         graph = Data(x=x, edge_index=edge_index)
         check_graph(graph)
         call = lambda net, _: net(x, edge_index, **kwargs)  # noqa: E731
         with open_reader(model, call) as read, torch.no_grad():
-            reading = read(graph)  # its answers may well be probabilities
+            reading = read(graph)  # without a check of the logits: a model for Explainer may return probabilities
         check_attention(reading.attention, type(model).__name__)
         attention = reading.explanation if self.site is None else reading.attention[self.site]
         mask = attention.mean_heads().weights_at(edge_index, default=0.0)[:, 0]
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)
 
     def supports(self) -> bool:
-        """Edge masks are all that attention can give."""
+        """Return whether the configuration is supported: attention gives edge masks only."""
         return self.explainer_config.node_mask_type is None

@@ -1,4 +1,4 @@
-"""One kind of thing, one registry of names: what is registered is in the CLI, the docs and the laws."""
+"""Registries: one per kind of entry (metric, adversary, method, ...). The CLI, the docs and the tests list them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ U = TypeVar("U")
 
 
 class Registry(Mapping[str, T]):
-    """Names of one kind of thing.
+    """A read-only mapping from names to entries of one kind; `add` and `register` extend it.
+
+    Args:
+        kind: What the entries are, for error messages.
 
     >>> colours = Registry[str]("colour")
     >>> colours.add("red", "#f00")
     '#f00'
     >>> colours["rde"]
     Traceback (most recent call last):
-    fgai.errors.UnknownNameError: no colour is called 'rde'; did you mean 'red'? There is: red
+    fgai.errors.UnknownNameError: no colour is called 'rde'; did you mean 'red'? Registered: red
     """
 
     def __init__(self, kind: str) -> None:
@@ -32,35 +35,35 @@ class Registry(Mapping[str, T]):
         self._about: dict[str, str] = {}
 
     def add(self, name: str, entry: T, about: str = "") -> T:
-        """Register `entry` under `name` and return it; a name is given once.
+        """Register `entry` under a new name and return it.
 
-        `about` is its line in listings, by default the first line of its docstring.
+        `about` is the line for listings, by default the first line of the docstring.
         """
         if name in self._entries:
-            raise ValueError(f"a {self.kind} called '{name}' is registered already; choose another name")
+            raise ValueError(f"a {self.kind} called '{name}' is already registered; choose another name")
         self._entries[name] = entry
         self._about[name] = about or (entry.__doc__ or "").strip().partition("\n")[0]
         return entry
 
     def register(self, name: str) -> Callable[[U], U]:
-        """`add` as a decorator, which keeps the entry's own type."""
+        """Return a decorator that calls `add` and preserves the type of the entry."""
 
-        def adding(entry: U) -> U:
+        def decorate(entry: U) -> U:
             self.add(name, entry)  # pyright: ignore[reportArgumentType], a U is a T
             return entry
 
-        return adding
+        return decorate
 
     def about(self, name: str) -> str:
-        """One line that says what `name` is."""
-        self[name]
+        """Return the line for listings."""
+        self[name]  # raises if the name is unknown
         return self._about[name]
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
             close = difflib.get_close_matches(str(name), self._entries, n=1)
             hint = f"did you mean '{close[0]}'? " if close else ""
-            raise UnknownNameError(f"no {self.kind} is called '{name}'; {hint}There is: {', '.join(self)}")
+            raise UnknownNameError(f"no {self.kind} is called '{name}'; {hint}Registered: {', '.join(self)}")
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -71,11 +74,11 @@ class Registry(Mapping[str, T]):
 
 
 def import_from_cwd(module: str) -> Any:
-    """Import a module, installed or in the current folder: what it registers is then there."""
+    """Import an installed module, or one in the current folder, so that its entries are registered."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise DataError(f"{module}: {error}; name a module in this folder or installed") from error
+        raise DataError(f"{module}: {error}; give an installed module, or one in this folder") from error
     finally:
         sys.path.pop(0)

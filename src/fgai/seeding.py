@@ -1,4 +1,4 @@
-"""One place where global random generators are seeded: for the length of a block, and put back after it."""
+"""Seeding of the global random generators, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from fgai.settings import check_seed
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Dropout and PyG's samplers draw from global generators; inside this block those start at `seed`.
+    """Seed the global random generators inside a block, and restore their states after it.
+
+    Dropout and the samplers of PyG use the global generators of Python, NumPy and PyTorch.
+
+    Args:
+        seed: A whole number from 0 to 2**63 - 1.
 
     >>> with seeded(3):
     ...     first = torch.rand(1)
@@ -23,8 +28,8 @@ def seeded(seed: int) -> Iterator[None]:
     ...     assert torch.equal(first, torch.rand(1))
     """
     check_seed(seed)
-    python, legacy, device = random.getstate(), np.random.get_state(), default_device()
-    own = random_state(device)  # `fork_rng` knows the CPU and CUDA
+    python_state, numpy_state, device = random.getstate(), np.random.get_state(), default_device()
+    device_state = random_state(device)  # `fork_rng` restores the CPU and CUDA only
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         random.seed(seed)
@@ -32,6 +37,6 @@ def seeded(seed: int) -> Iterator[None]:
         try:
             yield
         finally:
-            random.setstate(python)
-            np.random.set_state(legacy)
-            restore_random_state(own, device)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+            restore_random_state(device_state, device)

@@ -1,16 +1,15 @@
-"""A trial: a model on a graph as it is, or after an adversary has been at it."""
+"""Trials: a model on a clean or an attacked graph."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversaries import GAINS, Adversary, AttackResult
+from fgai.adversaries import GAINS, Adversary
 from fgai.attention import Attention
 from fgai.calling import call_errors
 from fgai.checks import check_attention, check_labels, check_logits, one_graph
@@ -21,51 +20,57 @@ from fgai.reading import Reader, Reading
 
 @dataclass(frozen=True)
 class Trial:
-    """A model on a graph that may have been attacked, beside the same model on the clean one."""
+    """Readings of one model on a graph, which may be attacked, and on the clean graph."""
 
     read: Reader
-    graph: Data  # as it is now
+    graph: Data  # clean or attacked
     clean: Reading
-    now: Reading
-    y: Tensor  # [N], labels of the original nodes, or of the pairs that a model of links answers for
-    eval_mask: Tensor  # [N], mask of those that count
+    now: Reading  # of `graph`
+    y: Tensor  # [N], labels of the original nodes; for link prediction, of the node pairs
+    eval_mask: Tensor  # [N], mask of the nodes that metrics use
 
     @property
     def predictions(self) -> Tensor:
-        """The distributions predicted now, on the judged nodes; [J, C]."""
+        """The predicted distributions of the evaluated nodes; [M, C]."""
         return self.now.probs[: len(self.y)][self.eval_mask]
 
     @property
     def labels(self) -> Tensor:
-        """The labels of the judged nodes; [J]."""
+        """The labels of the evaluated nodes; [M]."""
         return self.y[self.eval_mask]
 
     @property
     def correct(self) -> Tensor:
-        """The judged nodes that were right on the clean graph; [N]."""
+        """Mask of the evaluated nodes that are correct on the clean graph; [N]."""
         return self.eval_mask & (self.clean.probs.argmax(-1) == self.y)
 
     @cached_property
     def curves(self) -> dict[First, list[float]]:
-        """F(r) of the explanation now, deleting the most (F+) or the least (F-) attended edges first."""
+        """F(r) of the explanation of `graph`, deleting the most (F+) or the least (F-) attended edges first."""
         firsts: tuple[First, ...] = ("most", "least")
         return {f: f_curve(self.read, self.graph, self.now.explanation, self.y, self.correct, f) for f in firsts}
 
 
 def clean_trial(read: Reader, data: Data) -> Trial:
-    """The model on the clean graph, checked, judged on `data.test_mask` or on all nodes.
+    """Read the model on the clean graph and check the reading.
 
-    Without `data.y` the model's own clean answers are the labels.
+    Args:
+        read: Reader of the model, in evaluation mode.
+        data: The clean graph. Metrics use the nodes in `test_mask`, or all nodes if there is none. Without `y`, the
+            predictions of the model are the labels.
+
+    Returns:
+        The trial of the clean graph.
     """
     data = one_graph(data, masks=("test_mask",))
     clean = read.checked(data)
     labels, eval_mask = data.get("y"), data.get("test_mask")
-    labels = _answers(clean) if labels is None else labels
-    eval_mask = _everyone(clean) if eval_mask is None else eval_mask
+    labels = clean.probs.argmax(-1) if labels is None else labels
+    eval_mask = _all_nodes(clean) if eval_mask is None else eval_mask
     if not eval_mask.any() or (labels[eval_mask] < 0).any():
         raise DataError(
             f"`test_mask` holds {int(eval_mask.sum())} nodes, and {int((labels[eval_mask] < 0).sum())} of them have no "
-            "label in `y`; give a mask of labelled nodes, or leave `y` out: the model's clean predictions are then the "
+            "label in `y`; give a mask of labelled nodes, or omit `y`: the clean predictions of the model are then the "
             "labels"
         )
     check_labels(labels[eval_mask], clean.probs.size(1))
@@ -73,24 +78,30 @@ def clean_trial(read: Reader, data: Data) -> Trial:
 
 
 def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> Trial:
-    """The same model after the adversary, with this seed, has made `gain` large; its gradients lead the attack."""
-    seeded: Any = replace(adversary, seed=seed)  # pyright: ignore[reportArgumentType], adversaries are dataclasses
-    model = trial.read.model
+    """Attack the model and read it on the attacked graph.
+
+    Args:
+        adversary: The attack.
+        gain: Name of the gain that the attack maximises.
+        trial: The trial of the clean graph.
+        seed: Replaces the seed of the adversary.
+
+    Returns:
+        The trial of the attacked graph.
+    """
+    model, seeded = trial.read.model, replace(adversary, seed=seed)
     with call_errors(model, trial.graph):
-        now: AttackResult = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
+        now = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
     check_logits(now.logits, type(model).__name__, on="the attacked graph")
     check_attention(now.attention, type(model).__name__, on="the attacked graph")
     return replace(trial, graph=now.graph, now=now)
 
 
 def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
-    """The F-slope of any explanation of the trial's graph."""
+    """Compute the F-slope of any explanation of the graph of a trial."""
     return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, trial.correct, first, among))
 
 
-def _answers(clean: Reading) -> Tensor:
-    return clean.probs.argmax(-1)
-
-
-def _everyone(clean: Reading) -> Tensor:
+def _all_nodes(clean: Reading) -> Tensor:
+    """Return a mask of all nodes."""
     return torch.ones(len(clean.logits), dtype=torch.bool, device=clean.logits.device)

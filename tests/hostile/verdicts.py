@@ -40,7 +40,7 @@ def unsound_certificate(certificate):
     assert isinstance(certificate, Certificate)
     if not finite_number(certificate.radius) or certificate.radius < 0:
         return f"a certificate for the radius {certificate.radius!r}"
-    if not bool(certificate.found.values.isfinite().all()) and bool(certificate.beta2.values.isfinite().any()):
+    if not bool(certificate.attack.values.isfinite().all()) and bool(certificate.beta2.values.isfinite().any()):
         return "a promise about a model whose answers are not finite"
     return ""
 
@@ -65,7 +65,7 @@ def unsound_fit(fit):
 def unsound_perturbation(change):
     """A perturbation that was read holds finite numbers only."""
     assert isinstance(change, Perturbation)
-    parts = {"x": change.x, "moved": change.moved, **change.weight_delta, **change.score_delta}
+    parts = {"x": change.x, "x_delta": change.x_delta, **change.weight_delta, **change.score_delta}
     for name, part in parts.items():
         if part is not None and part.is_floating_point() and not bool(part.isfinite().all()):
             return f"`{name}` is not finite"

@@ -1,4 +1,4 @@
-"""Adversaries: each returns the worst reading inside its budget, for any gain."""
+"""Adversaries: attacks that maximise a gain of the reading inside a budget."""
 
 from fgai.adversaries.balls import AttentionBall, FeatureBall
 from fgai.adversaries.base import ADVERSARIES, Adversary, Gain

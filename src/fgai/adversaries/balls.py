@@ -24,12 +24,19 @@ from fgai.settings import check_choice, check_numbers, check_seed, check_whole
 @ADVERSARIES.register("attention-ball")
 @dataclass(frozen=True)
 class AttentionBall:
-    """delta with |delta| <= radius for every node and head, by projected gradient ascent.
+    """Attention delta with |delta| <= radius for each node and head, by projected gradient ascent.
 
-    On the `weights` this is the paper's y(w + delta); on the `scores` the softmax comes after. Sites are the layers'
-    names; by default the last one, the explanation. Perturbed weights need not be positive nor sum to one: that is the
-    definition's ball, not the simplex. The weight of a neighbour is one entry, as in the certificate: parallel edges
-    share its push.
+    With `on="weights"` delta is added after the softmax: the paper's y(w + delta). With `on="scores"` it is added
+    before. Perturbed weights can be negative and need not sum to one: the set is the ball of the definition, not the
+    simplex. Each neighbour has one entry, as in the certificate: parallel edges share the delta of their neighbour.
+
+    Args:
+        radius: Largest norm of delta, for each node and head.
+        norm: `l1`, `l2` or `linf`.
+        on: What delta is added to: `weights` or `scores`.
+        steps: Steps of gradient ascent.
+        sites: Names of the perturbed layers; by default the last attention layer, which is the explanation.
+        seed: Seed of the random start.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -55,44 +62,51 @@ class AttentionBall:
         check_seed(self.seed)
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
-        """The worst reading found."""
-        best, places = Best(read, graph, gain), self._places(read, graph)
-        generator = torch.Generator().manual_seed(self.seed)
-        delta = {}
-        for site, place in places.items():
-            noise = torch.randn(place.weight.shape, generator=generator, dtype=place.weight.dtype).to(
-                place.weight.device
-            )
-            delta[site] = place.project(0.01 * self.radius * noise)
+        """Return the reading with the largest gain; see `Adversary`."""
+        best, balls = Best(read, graph, gain), self._balls(read, graph)
+        delta = self._start(balls)
         with frozen_params(read.model):
             for number in range(self.steps):
                 for part in delta.values():
                     part.requires_grad_()
-                value = gain(self._as_change(delta).read(read, graph))
+                value = gain(self._perturbation(delta).read(read, graph))
                 slopes = gradients(value, list(delta.values()))
-                best.offer(self._as_change({site: part.detach() for site, part in delta.items()}), value)
-                length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large strides, then small ones
+                best.offer(self._perturbation({site: part.detach() for site, part in delta.items()}), value)
+                length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large steps, then small ones
                 delta = {
-                    site: places[site].project(delta[site].detach() + length * places[site].direction(slope))
+                    site: balls[site].project(delta[site].detach() + length * balls[site].direction(slope))
                     for site, slope in zip(delta, slopes, strict=True)
                 }
-        best.try_on(self._as_change(delta))
+        best.evaluate(self._perturbation(delta))
         return best.reading()
 
-    def _places(self, read: Reader, graph: Data) -> dict[str, _Place]:
+    def _balls(self, read: Reader, graph: Data) -> dict[str, _Ball]:
+        """Return the ball of each perturbed layer, by the name of the layer."""
         with torch.no_grad():
-            seen = read(graph).attention
-        names = tuple(seen)[-1:] if self.sites is None else self.sites
-        if unknown := sorted(set(names) - set(seen)):
-            raise SettingError(f"no attention is called {unknown}; in this model there is {sorted(seen)}")
-        return {site: _Place(seen[site], self.norm, self.radius, self.on == "weights") for site in names}
+            attention = read(graph).attention
+        names = tuple(attention)[-1:] if self.sites is None else self.sites
+        if unknown := sorted(set(names) - set(attention)):
+            raise SettingError(
+                f"no attention is called {unknown}; this model has {sorted(attention)}, choose `sites` among them"
+            )
+        return {site: _Ball(attention[site], self.norm, self.radius, self.on == "weights") for site in names}
 
-    def _as_change(self, delta: Mapping[str, Tensor]) -> Perturbation:
+    def _start(self, balls: Mapping[str, _Ball]) -> dict[str, Tensor]:
+        """Return a small random delta for each layer."""
+        generator = torch.Generator().manual_seed(self.seed)
+        delta = {}
+        for site, ball in balls.items():
+            weight = ball.weight
+            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype).to(weight.device)
+            delta[site] = ball.project(0.01 * self.radius * noise)
+        return delta
+
+    def _perturbation(self, delta: Mapping[str, Tensor]) -> Perturbation:
         return Perturbation(weight_delta=delta) if self.on == "weights" else Perturbation(score_delta=delta)
 
 
-class _Place:
-    """The ball at one site: a vector per target and head, with an entry per edge, or per neighbour if `merged`."""
+class _Ball:
+    """The ball of one layer: a vector per target and head, with an entry per edge, or per neighbour if `merged`."""
 
     def __init__(self, attention: Attention, norm: str, radius: float, merged: bool) -> None:
         self.weight, self._target, self._nodes = attention.weight, attention.target, attention.num_targets
@@ -102,18 +116,18 @@ class _Place:
         keys, entry, copies = keys.unique(return_inverse=True, return_counts=True)
         self._entry = entry if merged and len(keys) < len(entry) else None
         self._copies = copies[entry, None]
-        self._ends = torch.empty_like(keys).index_put((entry,), self._target)
+        self._entry_target = torch.empty_like(keys).index_put((entry,), self._target)
 
     def project(self, delta: Tensor) -> Tensor:
-        """The nearest point inside; parallel edges share the push of their neighbour evenly."""
-        onto = PROJECTIONS[self._norm]
+        """Return the nearest point inside the ball; parallel edges share the delta of their neighbour evenly."""
+        project = PROJECTIONS[self._norm]
         if self._entry is None:
-            return onto(delta, self._target, self._nodes, self._radius)
-        whole = segment_sum(delta, self._entry, len(self._ends))
-        return onto(whole, self._ends, self._nodes, self._radius)[self._entry] / self._copies
+            return project(delta, self._target, self._nodes, self._radius)
+        merged = segment_sum(delta, self._entry, len(self._entry_target))
+        return project(merged, self._entry_target, self._nodes, self._radius)[self._entry] / self._copies
 
     def direction(self, slope: Tensor) -> Tensor:
-        """The gradient, scaled per node to length one; its sign, where every entry has a bound of its own."""
+        """Return the gradient, scaled to length one per node; for `linf`, its sign."""
         if self._norm == "linf":
             return slope.sign()
         length = segment_sum(slope.square(), self._target, self._nodes).sqrt()
@@ -123,10 +137,16 @@ class _Place:
 @ADVERSARIES.register("feature-ball")
 @dataclass(frozen=True)
 class FeatureBall:
-    """x + delta with |delta_i| <= radius for every node i, by projected gradient ascent.
+    """Features x + delta with |delta_i| <= radius for each node i, by projected gradient ascent.
 
-    Of sparse features the stored entries move, so words that a document does not have stay away. With `targets` only
-    those nodes move.
+    Of sparse features only the stored entries change: an absent word of a document stays absent.
+
+    Args:
+        radius: Largest norm of delta, for each node.
+        norm: `l1`, `l2` or `linf`.
+        steps: Steps of gradient ascent.
+        targets: Nodes whose features may change; by default all.
+        seed: Seed of the random start.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -150,9 +170,9 @@ class FeatureBall:
         check_seed(self.seed)
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
-        """The worst reading found."""
+        """Return the reading with the largest gain; see `Adversary`."""
         best, x = Best(read, graph, gain), require(graph, "x")
-        values, row = (x.coalesce().values(), x.coalesce().indices()[0]) if x.is_sparse else (x, _rows(x))
+        values, row = (x.coalesce().values(), x.coalesce().indices()[0]) if x.is_sparse else (x, _row_ids(x))
         free = self._free(row, x.size(0)).view(values.shape)
 
         def project(delta: Tensor) -> Tensor:
@@ -160,9 +180,8 @@ class FeatureBall:
             return PROJECTIONS[self.norm](flat, row, x.size(0), self.radius).view(values.shape)
 
         generator = torch.Generator().manual_seed(self.seed)
-        delta = project(
-            0.01 * self.radius * torch.randn(values.shape, generator=generator, dtype=values.dtype).to(values.device)
-        )
+        noise = torch.randn(values.shape, generator=generator, dtype=values.dtype).to(values.device)
+        delta = project(0.01 * self.radius * noise)
         with frozen_params(read.model):
             for _ in range(self.steps):
                 delta.requires_grad_()
@@ -170,17 +189,15 @@ class FeatureBall:
                 (slope,) = gradients(value, [delta])
                 best.offer(Perturbation(x_delta=delta.detach()), value)
                 delta = project(delta.detach() + 2.5 * self.radius / self.steps * slope.sign())
-        best.try_on(Perturbation(x_delta=delta))
+        best.evaluate(Perturbation(x_delta=delta))
         return best.reading()
 
     def _free(self, row: Tensor, nodes: int) -> Tensor:
-        return (
-            torch.zeros(nodes, dtype=torch.bool)
-            .index_fill_(0, resolve_targets(self.targets, nodes), True)
-            .to(row.device)[row]
-        )
+        """Return a mask of the entries that may change."""
+        mask = torch.zeros(nodes, dtype=torch.bool).index_fill_(0, resolve_targets(self.targets, nodes), True)
+        return mask.to(row.device)[row]
 
 
-def _rows(x: Tensor) -> Tensor:
-    """The node of each entry of a dense matrix, flattened."""
+def _row_ids(x: Tensor) -> Tensor:
+    """Return the node of each entry of a dense matrix, flattened."""
     return torch.arange(x.size(0), device=x.device).repeat_interleave(x.size(1))

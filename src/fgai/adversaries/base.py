@@ -1,10 +1,11 @@
-"""What an adversary is: it returns the worst reading inside its budget, for any gain."""
+"""The adversary protocol, and what all adversaries share: the best perturbation so far, gradients and targets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -15,27 +16,48 @@ from fgai.errors import NotDifferentiableError, NotFiniteError, SettingError
 from fgai.reading import Reader, Reading
 from fgai.registry import Registry
 
-Gain = Callable[[Reading], Tensor]  # a scalar that the adversary makes large
+Gain = Callable[[Reading], Tensor]  # a scalar that the adversary maximises
 
 
 class Adversary(Protocol):
-    """A frozen dataclass with a budget and a seed. It changes neither the model nor the graph."""
+    """A frozen dataclass that holds a budget and a seed, and attacks a model when it is called.
+
+    Audits and training copy an adversary with another seed, `dataclasses.replace(adversary, seed=...)`, and record its
+    settings with `dataclasses.asdict`. An adversary changes neither the model nor the graph.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random choices of the attack."""
+        ...
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
-        """The reading, inside the budget, whose gain is the largest found; never less than doing nothing gains."""
+        """Attack a model.
+
+        Args:
+            read: Reader of the model, in evaluation mode.
+            graph: The clean graph.
+            gain: The scalar to maximise.
+
+        Returns:
+            The reading with the largest gain that the search evaluated inside the budget. Its gain is at least that of
+            the clean graph.
+        """
         ...
 
 
 ADVERSARIES: Registry[Any] = Registry("adversary")
-BROKEN = (
-    "under attack the gain is not finite: the attack found an input on which the model's answers or its attention "
-    "overflow, so that no distance can be measured. The model is broken there, not stable: bound its logits, or attack "
-    "it in a smaller box or radius"
+OVERFLOW = (
+    "under attack the gain is not finite: the attack reached an input on which the logits or the attention "
+    "overflow, so no distance can be measured. The model is broken there, not stable: bound its logits, or attack it "
+    "with a smaller box or radius"
 )
 
 
 class Best:
-    """The best perturbation offered so far; the first is to do nothing, of which `clean` is the reading."""
+    """The perturbation with the largest gain so far; initially the empty one, whose reading is `clean`."""
 
     def __init__(self, read: Reader, graph: Data, gain: Gain, clean: Reading | None = None) -> None:
         self._read, self._graph, self.gain = read, graph, gain
@@ -44,56 +66,59 @@ class Best:
             self.value = float(gain(clean or read(graph)))
         if not math.isfinite(self.value):
             raise NotFiniteError(
-                f"the gain of the clean graph is {self.value}, so no attack can be told from none; check that the "
-                "features, the model's weights and its answers are finite"
+                f"the gain of the clean graph is {self.value}, so no attack can be compared with it; check that the "
+                "features, the weights of the model and its logits are finite"
             )
 
     def offer(self, perturbation: Perturbation, value: Tensor) -> None:
-        """Keep this perturbation if it gains more.
+        """Store this perturbation if its gain is larger.
 
-        One whose gain is NaN has broken the model: it is not harmless but the worst there is, and `reading` says so.
+        A gain of NaN means that the perturbation breaks the model. It counts as infinite, and `reading` raises.
         """
-        number = float(value.detach())  # once: a GPU is waited for each time
+        number = float(value.detach())  # once: each conversion synchronises with the GPU
         number = math.inf if math.isnan(number) else number
         if number > self.value:
             self.perturbation, self.value = perturbation, number
 
-    def try_on(self, perturbation: Perturbation) -> None:
-        """Read under this perturbation, without gradients, and keep it if it gains more."""
+    def evaluate(self, perturbation: Perturbation) -> None:
+        """Read the model under this perturbation, without gradients, and store it if its gain is larger."""
         with torch.no_grad():
             self.offer(perturbation, self.gain(perturbation.read(self._read, self._graph)))
 
     def reading(self) -> AttackResult:
-        """The reading under the best perturbation, with gradients to the model's parameters if they are asked for."""
+        """Return the reading under the best perturbation, with gradients to parameters that require them."""
         if not math.isfinite(self.value):
-            raise NotFiniteError(BROKEN)
+            raise NotFiniteError(OVERFLOW)
         return self.perturbation.read(self._read, self._graph)
 
 
 def gradients(value: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-    """D value / d input of each; an error that says what to do where the gain has no gradient."""
+    """Return d value / d input for each input; raise if the gain is not differentiable or a number is not finite."""
     if not value.requires_grad:
         raise NotDifferentiableError(
-            "this gain has no gradient to climb, it can only judge; use it with fgai.Strongest, which climbs other "
-            "gains, or ask for another gain (cross-entropy, kl, margin, attention-divergence, ...)"
+            "this gain has no gradient, so a gradient attack cannot maximise it; use it with fgai.AttackEnsemble, "
+            "which maximises other gains and compares the results by this one, or choose another gain (cross-entropy, "
+            "kl, margin, attention-divergence, ...)"
         )
     slopes = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
     if not bool(value.isfinite()):
-        raise NotFiniteError(BROKEN)
+        raise NotFiniteError(OVERFLOW)
     if not all(bool(slope.isfinite().all()) for slope in slopes):
         raise NotFiniteError(
-            "the gain has a gradient that is not finite, so the attack does not know where to go and would find "
-            "nothing; look for a square root, a norm or a division at 0 in the model, or climb another gain"
+            "the gain has a gradient that is not finite, so the attack has no direction; check the model for a square "
+            "root, a norm or a division at 0, or choose another gain"
         )
     return slopes
 
 
 def resolve_targets(targets: tuple[int, ...] | None, nodes: int) -> Tensor:
-    """The nodes that an adversary may touch: `targets`, or all; each must be there."""
+    """Return the ids of the nodes that an adversary may change: `targets`, or all; raise if one does not exist."""
     if targets is None:
         return torch.arange(nodes)
-    whole = isinstance(targets, tuple | list) and all(type(node) is int and abs(node) < 2**62 for node in targets)
-    found = torch.tensor(targets if whole else (), dtype=torch.long).unique()
-    if len(found) == 0 or int(found.min()) < 0 or int(found.max()) >= nodes:
-        raise SettingError(f"targets are {targets}, and the graph has the nodes 0 to {nodes - 1}; name some of those")
-    return found
+    valid = isinstance(targets, tuple | list) and all(type(node) is int and abs(node) < 2**62 for node in targets)
+    ids = torch.tensor(targets if valid else (), dtype=torch.long).unique()
+    if len(ids) == 0 or int(ids.min()) < 0 or int(ids.max()) >= nodes:
+        raise SettingError(
+            f"targets={targets}, but the graph has the nodes 0 to {nodes - 1}; give at least one of these nodes"
+        )
+    return ids

@@ -1,4 +1,4 @@
-"""The adaptive ensemble: several attacks of one budget, each with several gains and restarts; the worst is reported."""
+"""An ensemble of node injections with one budget: several gains, schedules and restarts; the worst is returned."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ from fgai.settings import SEEDS, check_seed, check_whole
 @ADVERSARIES.register("strongest")
 @dataclass(frozen=True)
 class AttackEnsemble:
-    """The worst of many node injections, judged by the gain that is asked for.
+    """The worst of many node injections, compared by the gain of the call.
 
-    Every member injects `nodes` nodes. Members differ in the links per node (`edges`), in the gain that their features
-    climb (the one asked for, if it has a gradient, and those in `climbing`), in the pace (steps and their size: many
-    small ones, or few large ones), and in `restarts` with other seeds. Each attacks the model at hand through its own
-    gradients.
+    Each member is a white-box attack: it uses the gradients of the attacked model. The gain of the call may have no
+    gradient; the members then maximise only the `surrogates`.
+
+    Args:
+        nodes: Injected nodes of each member.
+        edges: Numbers of links per injected node to try.
+        surrogates: Names of further gains to maximise, beside the gain of the call.
+        schedules: Pairs (steps, step size) to try: many small steps, or few large ones.
+        restarts: Runs of each combination, with different seeds.
+        box: Range of the injected features; None takes the range of each feature from the data.
+        seed: Seed of the links and of the random starts.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -55,24 +62,24 @@ class AttackEnsemble:
                 f"edges={self.edges}, schedules={self.schedules}, surrogates={self.surrogates}; give links per node, "
                 f"schedules (steps, step size), and gains among {', '.join(GAINS)}"
             )
-        list(self.members())  # each checks its own settings
+        list(self.members())  # each member checks its own settings
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
-        """The worst reading found by any member."""
+        """Return the reading with the largest gain among all members; see `Adversary`."""
         with torch.no_grad():
             clean = read(graph).detach()
-        best, surrogates = Best(read, graph, gain, clean), [gain, *(GAINS[name](clean) for name in self.surrogates)]
-        for _, some in groupby(self.members(), attrgetter("seed", "edges")):  # those that share a place
-            members = list(some)
-            place = members[0].place(graph)
-            for member, climbed in product(members, surrogates):
-                with suppress(NotDifferentiableError):  # the gain that is asked for may only judge
-                    found = member.search(read, place, Best(read, graph, climbed, clean)).perturbation
-                    if found.x is not None:
-                        place.offer(read, found.x, best)
+        best, objectives = Best(read, graph, gain, clean), [gain, *(GAINS[name](clean) for name in self.surrogates)]
+        for _, group in groupby(self.members(), attrgetter("seed", "edges")):  # a group shares one injection site
+            members = list(group)
+            site = members[0].place(graph)
+            for member, objective in product(members, objectives):
+                with suppress(NotDifferentiableError):  # the gain of the call may have no gradient
+                    x = member.search(read, site, Best(read, graph, objective, clean)).perturbation.x
+                    if x is not None:
+                        site.offer(read, x, best)
         return best.reading()
 
     def members(self) -> Iterator[NodeInjection]:
-        """The attacks that are tried, for every gain that is climbed."""
+        """Iterate over the injections; each runs once per objective."""
         for restart, edges, (steps, step) in product(range(self.restarts), self.edges, self.schedules):
             yield NodeInjection(self.nodes, edges, steps, step, self.box, seed=(self.seed + 1_000 * restart) % SEEDS)

@@ -1,6 +1,7 @@
-"""What an adversary wants: a scalar of a reading, made from the clean reading that it wants to leave.
+"""Gains: what an adversary maximises. Each is a scalar function of a reading, made from the clean reading.
 
-Labels are the model's own clean answers: an attacker does not know the truth, and nothing leaks from the test nodes.
+The labels are the predictions of the model on the clean graph: an attacker does not know the true labels, and no label
+of a test node leaks.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.topk import topk_loss, topk_mask
 
-GainOf = Callable[[Reading], Gain]  # from the clean reading
+GainOf = Callable[[Reading], Gain]  # clean reading -> gain
 GAINS: Registry[GainOf] = Registry("gain")
 
 
 @GAINS.register("cross-entropy")
 def cross_entropy(clean: Reading) -> Gain:
-    """Prediction: the mean cross-entropy to the model's own clean answers."""
-    answers, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
-    return lambda now: _cross_entropy(binary_logits(now)[:nodes], answers)
+    """Prediction: the mean cross-entropy to the clean predictions of the model."""
+    predictions, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
+    return lambda now: _cross_entropy(binary_logits(now)[:nodes], predictions)
 
 
 @GAINS.register("kl")
@@ -41,9 +42,9 @@ def kl(clean: Reading) -> Gain:
 
 @GAINS.register("margin")
 def margin(clean: Reading) -> Gain:
-    """Prediction: the mean of tanh(best other logit - own logit), which does not chase nodes that have fallen."""
-    answers, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
-    own = one_hot(answers, binary_logits(clean).size(1)).bool()
+    """Prediction: the mean of tanh(best other logit - own logit), which saturates on misclassified nodes."""
+    predictions, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
+    own = one_hot(predictions, binary_logits(clean).size(1)).bool()
 
     def gain(now: Reading) -> Tensor:
         logits = binary_logits(now)[:nodes]
@@ -55,14 +56,14 @@ def margin(clean: Reading) -> Gain:
 
 @GAINS.register("flips")
 def flips(clean: Reading) -> Gain:
-    """Prediction: the share of answers that changed; it has no gradient, it judges."""
-    answers, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
-    return lambda now: (binary_logits(now)[:nodes].argmax(-1) != answers).float().mean()
+    """Prediction: the share of nodes whose predicted class changed; it has no gradient."""
+    predictions, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
+    return lambda now: (binary_logits(now)[:nodes].argmax(-1) != predictions).float().mean()
 
 
 @GAINS.register("attention-divergence")
 def attention_divergence(clean: Reading) -> Gain:
-    """Explanation: the mean over nodes of JSD(clean, now) of the last layer's attention on the clean edges."""
+    """Explanation: the mean over nodes of JSD(clean, now) of the attention of the last layer on the clean edges."""
     before = clean.explanation.detach().mean_heads().coalesce()
     nodes, after = int((before.degree > 0).sum()), EdgeLookup(before.edge_index)
     return lambda now: jsd_terms(before.weight, after(now.explanation.mean_heads())).sum() / nodes
@@ -70,10 +71,10 @@ def attention_divergence(clean: Reading) -> Gain:
 
 @GAINS.register("soft-top-k")
 def soft_topk(clean: Reading, k: int = 5) -> Gain:
-    """Explanation: how far the kept weights of the clean top k fall below the best of the others, mean over nodes.
+    """Explanation: the hinge loss between the clean top k and the largest other weight, mean over nodes.
 
-    For each node the sum over its top k of relu(margin - (w_j - max of the others)), in units of 1/degree: what flips a
-    top k is the gap between near-equal weights.
+    Per node, sum over j in the clean top k of relu(0.1 - (w_j - max of the others)), with w in units of 1/degree. The
+    gap between nearly equal weights decides whether the top k changes.
     """
     before = clean.explanation.detach().mean_heads().coalesce()
     inside = topk_mask(before.weight, before.target, before.num_targets, k)[:, 0]
@@ -81,8 +82,8 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 
     def gain(now: Reading) -> Tensor:
         weight = after(now.explanation.mean_heads())[:, 0] * unit[before.target]
-        floor = weight.new_full((before.num_targets,), -torch.inf)
-        rival = floor.scatter_reduce(0, before.target[~inside], weight[~inside], "amax")
+        lowest = weight.new_full((before.num_targets,), -torch.inf)
+        rival = lowest.scatter_reduce(0, before.target[~inside], weight[~inside], "amax")
         gap = weight[inside] - rival[before.target[inside]]
         return (0.1 - gap[gap.isfinite()]).clamp(min=0).sum() / max(int((rival > -torch.inf).sum()), 1)
 
@@ -102,20 +103,13 @@ def topk_distance(clean: Reading, k: int = 5) -> Gain:
     return gain
 
 
-@GAINS.register("both")
-def both(clean: Reading) -> Gain:
-    """Prediction and explanation: KL of the answers plus JSD of the attention, each per node."""
-    answer, look = kl(clean), attention_divergence(clean)
-    return lambda now: answer(now) + look(now)
-
-
 def binary_logits(reading: Reading) -> Tensor:
-    """Logits with a column per class, also where the model gives one logit; [N, C >= 2].
+    """Return logits with a column per class; a single logit z becomes (0, z); [N, C >= 2].
 
-    Half precision is widened to float32: a sum of logarithms overflows in float16.
+    Half precision is converted to float32: a sum of logarithms overflows in float16.
     """
     logits = reading.logits.float() if reading.logits.dtype in (torch.half, torch.bfloat16) else reading.logits
     if logits.dim() == 1 or logits.size(1) == 1:
-        yes = logits.reshape(-1, 1)
-        return torch.cat([torch.zeros_like(yes), yes], dim=1)
+        positive = logits.reshape(-1, 1)
+        return torch.cat([torch.zeros_like(positive), positive], dim=1)
     return logits

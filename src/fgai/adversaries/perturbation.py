@@ -1,4 +1,4 @@
-"""A change that was made to a graph, or to the attention on it: kept, saved, and made again."""
+"""Perturbations of a graph or of its attention: data that can be applied, saved and loaded."""
 
 from __future__ import annotations
 
@@ -21,14 +21,22 @@ from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, re
 from fgai.readers import parse_json, read_tensors
 from fgai.reading import Reader, Reading
 
-REMEDY = "Perturbation.save writes such files"
-ANOTHER = "apply it to the graph that it was made for"
+FILE_REMEDY = "write the file with Perturbation.save"
+GRAPH_REMEDY = "apply it to the graph that it was made for"
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """What an adversary did: nodes and edges put in, edges taken out, features moved, attention nudged.
+    """A change of a graph: injected nodes, added and dropped edges, changed features, changed attention.
+
+    Args:
+        x: Features of the injected nodes, [M, F].
+        added: New edges, directed, [2, A]; injected nodes have the ids N to N + M - 1.
+        dropped: Edges to remove, directed, [2, D].
+        x_delta: Added to `data.x`, with its shape; to its stored values if it is sparse.
+        weight_delta: Added to attention weights, by name of the layer, [E, H].
+        score_delta: Added to attention scores before the softmax, by name of the layer, [E, H].
 
     >>> change = Perturbation(x=torch.ones(1, 1), added=torch.tensor([[2, 0], [0, 2]]))
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]))
@@ -36,10 +44,10 @@ class Perturbation:
     [[0, 2, 0], [1, 0, 2]]
     """
 
-    x: Tensor | None = None  # [M, F], features of injected nodes
-    added: Tensor = field(default_factory=lambda: NO_EDGES)  # [2, A], directed
-    dropped: Tensor = field(default_factory=lambda: NO_EDGES)  # [2, D], directed
-    x_delta: Tensor | None = None  # like `data.x` (its stored values where it is sparse): what is added to it
+    x: Tensor | None = None
+    added: Tensor = field(default_factory=lambda: NO_EDGES)
+    dropped: Tensor = field(default_factory=lambda: NO_EDGES)
+    x_delta: Tensor | None = None
     weight_delta: Mapping[str, Tensor] = field(default_factory=dict)
     score_delta: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -51,14 +59,21 @@ class Perturbation:
             raise DataError(f"`x` is {describe_tensor(self.x)}; give a row of features for each injected node")
 
     def apply(self, data: Data) -> Data:
-        """The perturbed graph, on the device of `data`; original nodes keep their numbers.
+        """Return the perturbed graph, on the device of `data`.
 
-        A perturbation that was made for another graph is refused.
+        Args:
+            data: The clean graph.
+
+        Returns:
+            A new graph. Original nodes keep their ids; injected nodes follow them.
+
+        Raises:
+            DataError: If the perturbation was made for another graph.
         """
         self._require_fit(data)
         device = require(data, "edge_index").device
         if self.x_delta is not None:
-            data = _moved(data, self.x_delta.to(device))
+            data = _shift_features(data, self.x_delta.to(device))
         if self.dropped.size(1):
             edges = require(data, "edge_index")
             data = delete_edges(data, locate(edges, self.dropped.to(device)) >= 0)
@@ -67,30 +82,33 @@ class Perturbation:
         return add_edges(data, self.added) if self.added.size(1) else data
 
     def _require_fit(self, data: Data) -> None:
-        """Refuse a graph with other features, or with fewer nodes than the edges name."""
+        """Raise if the graph has features of another shape, or too few nodes."""
         nodes, new = int(data.num_nodes or 0), 0 if self.x is None else len(self.x)
         for ends, most in ((self.added, nodes + new), (self.dropped, nodes)):
             if ends.numel() and not 0 <= int(ends.min()) <= int(ends.max()) < most:
                 low, high = int(ends.min()), int(ends.max())
-                raise DataError(f"the perturbation names the nodes {low} to {high}, and there are {most}; {ANOTHER}")
+                raise DataError(
+                    f"the perturbation names the nodes {low} to {high}, but there are {most} nodes; {GRAPH_REMEDY}"
+                )
         if self.x is not None or self.added.numel():
             old = require(data, "x")
-            width = old.size(1) if old.dim() == 2 else 0
-            if old.dim() != 2 or (self.x is not None and self.x.size(1) != width):
-                injected = "no" if self.x is None else self.x.size(1)
+            if old.dim() != 2 or (self.x is not None and self.x.size(1) != old.size(1)):
+                injected = 0 if self.x is None else self.x.size(1)
                 raise DataError(
-                    f"the perturbation injects {injected} features, and the graph has `x` {describe_tensor(old)}; "
-                    f"{ANOTHER}"
+                    f"the perturbation injects {injected} features a node, but `x` is {describe_tensor(old)}; "
+                    f"{GRAPH_REMEDY}"
                 )
         if self.x_delta is not None:
             x = require(data, "x")
             shape = x.coalesce().values().shape if x.is_sparse else x.shape
             if self.x_delta.shape != shape:
-                have = f"{list(self.x_delta.shape)} features, and the graph has {list(shape)}"
-                raise DataError(f"the perturbation moves {have}; {ANOTHER}")
+                raise DataError(
+                    f"the perturbation changes features of shape {list(self.x_delta.shape)}, but the graph has "
+                    f"{list(shape)}; {GRAPH_REMEDY}"
+                )
 
     def read(self, read: Reader, data: Data) -> AttackResult:
-        """What a model says of the perturbed graph, and where it looks."""
+        """Return the reading of the model on the perturbed graph."""
         graph = self.apply(data)
         device = require(graph, "edge_index").device
         weights, scores = (
@@ -100,85 +118,83 @@ class Perturbation:
         reading = read(graph, weight_delta=weights, score_delta=scores)
         return AttackResult(reading.logits, reading.attention, self, graph, unread=reading.unread)
 
-    def kept(self, data: Data) -> Tensor:
-        """For each edge of `data`, its column in the perturbed graph, or -1 where it was dropped."""
-        return locate(require(data, "edge_index"), require(self.apply(data), "edge_index"))
-
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file."""
         parts = {name: getattr(self, name) for name in ("x", "added", "dropped", "x_delta")}
         tensors = {name: part.detach().clone().contiguous() for name, part in parts.items() if part is not None}
         for name in ("weight_delta", "score_delta"):
             tensors |= {f"{name}/{site}": delta.detach().contiguous() for site, delta in getattr(self, name).items()}
-        with atomic_write(Path(path)) as half:
-            save_file(tensors, str(half), {"fgai": json.dumps({"perturbation": 1})})
+        with atomic_write(Path(path)) as temporary:
+            save_file(tensors, str(temporary), {"fgai": json.dumps({"perturbation": 1})})
 
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:
-        """Read back what `save` wrote."""
-        tensors, metadata = read_tensors(path, REMEDY)
-        ours = parse_json(metadata.get("fgai", "{}"), path, REMEDY)
-        if not isinstance(ours, dict) or ours.get("perturbation") != 1 or not {"added", "dropped"} <= tensors.keys():
-            raise DataError(f"{path} holds no perturbation; Perturbation.save writes one")
-        nudges = {
+        """Load a file that `save` wrote; raise `DataError` if it holds no perturbation."""
+        tensors, metadata = read_tensors(path, FILE_REMEDY)
+        header = parse_json(metadata.get("fgai", "{}"), path, FILE_REMEDY)
+        if (
+            not isinstance(header, dict)
+            or header.get("perturbation") != 1
+            or not {"added", "dropped"} <= tensors.keys()
+        ):
+            raise DataError(f"{path} holds no perturbation; {FILE_REMEDY}")
+        deltas = {
             kind: {name.removeprefix(f"{kind}/"): t for name, t in tensors.items() if name.startswith(f"{kind}/")}
             for kind in ("weight_delta", "score_delta")
         }
         x, x_delta = tensors.get("x"), tensors.get("x_delta")
-        _check(
-            path,
-            x,
-            x_delta,
-            [tensors["added"], tensors["dropped"]],
-            [n for kind in nudges.values() for n in kind.values()],
+        _check_values(path, x, [x_delta, *(part for kind in deltas.values() for part in kind.values())])
+        for name in ("added", "dropped"):
+            _check_edges(path, tensors[name])
+        return cls(x, tensors["added"], tensors["dropped"], x_delta, deltas["weight_delta"], deltas["score_delta"])
+
+
+def _check_values(path: str | Path, x: Tensor | None, deltas: list[Tensor | None]) -> None:
+    """Raise unless `x` is a float matrix and all deltas are floats."""
+    floats = all(part.is_floating_point() for part in (x, *deltas) if part is not None)
+    if not floats or (x is not None and x.dim() != 2):
+        raise DataError(f"{path} holds features or deltas that are not floating-point numbers; {FILE_REMEDY}")
+
+
+def _check_edges(path: str | Path, ends: Tensor) -> None:
+    """Raise unless `ends` holds node ids [2, A]."""
+    if ends.dtype != torch.long or ends.dim() != 2 or len(ends) != 2 or (ends.numel() and int(ends.min()) < 0):
+        raise DataError(
+            f"{path} holds edges of {ends.dtype} and shape {list(ends.shape)}, not node ids [2, A]; {FILE_REMEDY}"
         )
-        return cls(x, tensors["added"], tensors["dropped"], x_delta, nudges["weight_delta"], nudges["score_delta"])
-
-
-def _check(
-    path: str | Path, x: Tensor | None, x_delta: Tensor | None, edges: list[Tensor], nudges: list[Tensor]
-) -> None:
-    """Refuse tensors that are no features [M, F], edges [2, A] or numbers."""
-    numbers = [part for part in (x, x_delta, *nudges) if part is not None]
-    if not all(part.is_floating_point() for part in numbers) or (x is not None and x.dim() != 2):
-        raise DataError(f"{path} holds features or nudges that are no numbers; {REMEDY}")
-    for ends in edges:
-        if ends.dtype != torch.long or ends.dim() != 2 or len(ends) != 2 or (ends.numel() and int(ends.min()) < 0):
-            raise DataError(
-                f"{path} holds edges of {ends.dtype} and shape {list(ends.shape)}, not ids [2, A]; {REMEDY}"
-            )
 
 
 @dataclass(frozen=True)
 class AttackResult(Reading):
-    """A reading under a perturbation, which it carries, with the perturbed graph."""
+    """A reading under attack, with the perturbation and the perturbed graph."""
 
     perturbation: Perturbation
     graph: Data
 
     def detach(self) -> AttackResult:
-        """The same reading without its history of gradients."""
-        still: Any = super().detach()  # of the same class
-        return still
+        """Return the same reading without gradients."""
+        detached: Any = super().detach()  # `replace` preserves the class
+        return detached
 
 
-def _moved(data: Data, change: Tensor) -> Data:
-    x_delta, x = copy.copy(data), require(data, "x")
+def _shift_features(data: Data, delta: Tensor) -> Data:
+    """Add `delta` to the features, or to their stored values if they are sparse."""
+    shifted, x = copy.copy(data), require(data, "x")
     if x.is_sparse:
         x = x.coalesce()
-        x_delta.x = with_values(x, x.values() + change)
+        shifted.x = with_values(x, x.values() + delta)
     else:
-        x_delta.x = x + change
-    return x_delta
+        shifted.x = x + delta
+    return shifted
 
 
 def undirected(pairs: Tensor) -> Tensor:
-    """Both directions of each pair; [2, P] -> [2, 2P]."""
+    """Return both directions of each pair; [2, P] -> [2, 2P]."""
     return torch.cat([pairs, pairs.flip(0)], dim=1)
 
 
 def pairs_of(edge_index: Tensor) -> Tensor:
-    """Each pair of linked nodes once, the smaller id first, without self-loops; sorted."""
+    """Return each pair of linked nodes once, the smaller id first, without self-loops; sorted; [2, P]."""
     low, high = edge_index.min(0).values, edge_index.max(0).values
     base = int(edge_index.max()) + 1 if edge_index.numel() else 1
     keys = edge_keys(torch.stack([low, high]), base)[low < high].unique()

@@ -1,4 +1,4 @@
-"""The nearest point of a ball, for one vector per node, stored as entries with the node each belongs to."""
+"""Projections onto norm balls, for one vector per node: entries [E, H] with the node of each entry [E]."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fgai.devices import to_double
 from fgai.graph import degree, segment_sum
 from fgai.topk import rank_within
 
-Projection = Callable[[Tensor, Tensor, int, float], Tensor]
+Projection = Callable[[Tensor, Tensor, int, float], Tensor]  # delta, index, number of nodes, radius
 
 
 def onto_linf(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
-    """Every entry at most `radius`; [E, H] -> [E, H].
+    """Clamp each entry to [-radius, radius]; [E, H] -> [E, H].
 
     >>> onto_linf(torch.tensor([[2.0], [-0.5]]), torch.tensor([0, 0]), 1, radius=1.0).flatten()
     tensor([ 1.0000, -0.5000])
@@ -24,7 +24,7 @@ def onto_linf(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
 
 
 def onto_l2(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
-    """Each node's vector shortened to length `radius` if it is longer.
+    """Scale the vector of each node to length `radius` if it is longer.
 
     >>> onto_l2(torch.tensor([[3.0], [4.0]]), torch.tensor([0, 0]), 1, radius=1.0).flatten()
     tensor([0.6000, 0.8000])
@@ -34,7 +34,7 @@ def onto_l2(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
 
 
 def onto_l1(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
-    """Each node's entries shrunk towards zero by one amount t, (|d| - t)+, so that they add up to `radius`.
+    """Shrink the entries of each node towards zero by one amount t, (|d| - t)+, so that they sum to `radius`.
 
     With |d| sorted, t = (sum of the m largest - radius) / m for the largest m whose m-th entry exceeds t
     (Duchi et al. 2008).
@@ -47,12 +47,12 @@ def onto_l1(delta: Tensor, index: Tensor, num: int, radius: float) -> Tensor:
     size = to_double(delta.abs())  # sums over all entries lose too much in single precision
     index = index.to(size.device)
     sizes = degree(index, num)
-    start = sizes.cumsum(0) - sizes  # [num], where each node's sorted entries begin
-    place = rank_within(size, index, num)
-    ordered = torch.empty_like(size).scatter_(0, start[index, None] + place, size)
+    start = sizes.cumsum(0) - sizes  # [num], first sorted entry of each node
+    rank = rank_within(size, index, num)
+    ordered = torch.empty_like(size).scatter_(0, start[index, None] + rank, size)
     node = torch.arange(num, device=index.device).repeat_interleave(sizes)  # of each sorted entry
     running = ordered.cumsum(0)
-    running = running - (running - ordered)[start[node]]  # within the node
+    running = running - (running - ordered)[start[node]]  # restart at each node
     count = torch.arange(len(index), device=index.device) - start[node] + 1
     shrink = (running - radius) / count[:, None]
     active = segment_sum((ordered > shrink).long(), node, num)  # a prefix of each node's entries

@@ -1,4 +1,4 @@
-"""Rewiring: links added and dropped between the nodes there are, at random or where the gradient says."""
+"""Rewiring: links added and dropped between existing nodes, at random or by gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fgai.graph import add_edges, locate, require
 from fgai.reading import Reader
 from fgai.settings import check_seed, check_whole
 
-SILENT = -30.0  # added to a score, it leaves no weight but a gradient
+MASKED = -30.0  # added to the score of an edge: its weight vanishes, its gradient does not
 
 
 @ADVERSARIES.register("edge-rewiring")
@@ -25,10 +25,17 @@ SILENT = -30.0  # added to a score, it leaves no weight but a gradient
 class EdgeRewiring:
     """At most `added` new links and `dropped` old ones, each in both directions.
 
-    Greedy: links are chosen in `rounds`, each time those whose first-order effect on the gain is largest,
-    d gain / d w_e times the weight that the edge would get (or has, with the sign turned), summed over layers, heads
-    and directions. New links come from `pool` random pairs per round, read all at once with scores too low to act.
-    Not greedy: random links, the floor.
+    The greedy attack selects, in each round, the links whose first-order effect on the gain is largest: d gain / d w_e
+    times the weight that a new edge would get, or minus the weight of an old edge, summed over layers, heads and
+    directions. All candidates of a round are read at once, with scores so low that they have no effect.
+
+    Args:
+        added: Largest number of new links.
+        dropped: Largest number of removed links.
+        greedy: Select links by gradients; otherwise at random, which is a baseline.
+        rounds: Rounds of the greedy attack.
+        pool: Random pairs that are candidates for new links, per round.
+        seed: Seed of the random pairs.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -52,75 +59,75 @@ class EdgeRewiring:
         check_seed(self.seed)
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
-        """The worst reading found."""
+        """Return the reading with the largest gain; see `Adversary`."""
         links = pairs_of(require(graph, "edge_index"))
         if self.dropped > links.size(1):
-            raise SettingError(f"{self}, and the graph has {links.size(1)} links; drop no more than that")
+            raise SettingError(f"{self}, but the graph has {links.size(1)} links; drop no more than that")
         best, change = Best(read, graph, gain), Perturbation()
         generator = torch.Generator().manual_seed(self.seed)
         if not self.greedy:
             new = self._candidates(links, int(graph.num_nodes or 0), generator)[:, : self.added]
             old = links[:, torch.randperm(links.size(1), generator=generator)[: self.dropped]]
-            best.try_on(Perturbation(added=undirected(new), dropped=undirected(old)))
+            best.evaluate(Perturbation(added=undirected(new), dropped=undirected(old)))
             return best.reading()
         for number in range(self.rounds):
-            plus, minus = (
+            add, drop = (
                 n * (number + 1) // self.rounds - n * number // self.rounds for n in (self.added, self.dropped)
             )
-            change = self._further(read, graph, gain, change, plus, minus, generator)
-            best.try_on(change)
+            change = self._extend(read, graph, gain, change, add, drop, generator)
+            best.evaluate(change)
         return best.reading()
 
     def _candidates(self, taken: Tensor, nodes: int, generator: torch.Generator) -> Tensor:
-        """Random pairs that are not taken; [2, <= max(pool, added)]."""
+        """Return random pairs that are not in `taken`; [2, <= max(pool, added)]."""
         pairs = pairs_of(
             torch.randint(nodes, (2, 2 * max(self.pool, self.added)), generator=generator).to(taken.device)
         )
         pairs = pairs[:, locate(pairs, taken) < 0]
         return pairs[:, torch.randperm(pairs.size(1), generator=generator)[: max(self.pool, self.added)]]
 
-    def _further(
-        self, read: Reader, graph: Data, gain: Gain, change: Perturbation, plus: int, minus: int, draw: torch.Generator
+    def _extend(
+        self, read: Reader, graph: Data, gain: Gain, change: Perturbation, add: int, drop: int, draw: torch.Generator
     ) -> Perturbation:
-        """The change, with `plus` more links added and `minus` more dropped: those that promise most now."""
+        """Add `add` links to the change and drop `drop` more: those with the largest effect after the change."""
         now = change.apply(graph)
         links = pairs_of(require(now, "edge_index"))
-        new = self._candidates(torch.cat([links, change.dropped.to(links)], 1), int(now.num_nodes or 0), draw)
-        worth_new, worth_old = _worth(read, now, gain, new, links)
-        own = locate(links, change.added.to(links)) >= 0  # what was added is not dropped again
-        more = new[:, _best(worth_new, plus)]
-        less = links[:, _best(worth_old.masked_fill(own, -torch.inf), minus)]
+        candidates = self._candidates(torch.cat([links, change.dropped.to(links)], 1), int(now.num_nodes or 0), draw)
+        add_effect, drop_effect = _link_effects(read, now, gain, candidates, links)
+        own = locate(links, change.added.to(links)) >= 0  # an added link is not dropped again
+        new = candidates[:, _top_positive(add_effect, add)]
+        old = links[:, _top_positive(drop_effect.masked_fill(own, -torch.inf), drop)]
         return replace(
             change,
-            added=torch.cat([change.added.to(more), undirected(more)], 1),
-            dropped=torch.cat([change.dropped.to(less), undirected(less)], 1),
+            added=torch.cat([change.added.to(new), undirected(new)], 1),
+            dropped=torch.cat([change.dropped.to(old), undirected(old)], 1),
         )
 
 
-def _worth(read: Reader, graph: Data, gain: Gain, new: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
-    """The first-order effect on the gain of adding each new pair, and of dropping each link; [P], [L]."""
-    wide = add_edges(graph, undirected(new))
+def _link_effects(read: Reader, graph: Data, gain: Gain, new: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first-order effect on the gain of adding each new pair, and of dropping each link; [P], [L]."""
+    augmented = add_edges(graph, undirected(new))
     with torch.no_grad():
-        seen = read(wide).attention
-    silent = {site: SILENT * (locate(a.edge_index, undirected(new)) >= 0).to(a.weight) for site, a in seen.items()}
-    silent = {site: score[:, None].expand_as(seen[site].weight) for site, score in silent.items()}
-    nudge = {site: torch.zeros_like(a.weight).requires_grad_() for site, a in seen.items()}
-    reading = read(wide, weight_delta=nudge, score_delta=silent)
-    slopes = gradients(gain(reading), list(nudge.values()))
-    add, drop = (torch.zeros(some.size(1), device=some.device) for some in (new, links))
+        attention = read(augmented).attention
+    masked = {site: MASKED * (locate(a.edge_index, undirected(new)) >= 0).to(a.weight) for site, a in attention.items()}
+    masked = {site: score[:, None].expand_as(attention[site].weight) for site, score in masked.items()}
+    delta = {site: torch.zeros_like(a.weight).requires_grad_() for site, a in attention.items()}
+    reading = read(augmented, weight_delta=delta, score_delta=masked)
+    slopes = gradients(gain(reading), list(delta.values()))
+    add, drop = (torch.zeros(pairs.size(1), device=pairs.device) for pairs in (new, links))
     for a, slope in zip(reading.attention.values(), slopes, strict=True):
-        odds = a.weight.detach() * math.exp(-SILENT)  # of a new edge, were it heard
-        add += _along(a, slope * odds / (1 + odds), new)
-        drop -= _along(a, slope * a.weight.detach(), links)
+        odds = a.weight.detach() * math.exp(-MASKED)  # of a new edge without the mask
+        add += _sum_directions(a, slope * odds / (1 + odds), new)
+        drop -= _sum_directions(a, slope * a.weight.detach(), links)
     return add, drop
 
 
-def _best(worth: Tensor, count: int) -> Tensor:
-    """The `count` places of most worth, only where it is positive."""
-    found = worth.topk(min(count, len(worth)))
-    return found.indices[found.values > 0]
+def _top_positive(effect: Tensor, count: int) -> Tensor:
+    """Return the positions of the `count` largest effects, without those that are not positive."""
+    top = effect.topk(min(count, len(effect)))
+    return top.indices[top.values > 0]
 
 
-def _along(attention: Attention, effect: Tensor, pairs: Tensor) -> Tensor:
-    """The effect of both directions of each pair, summed over heads; [E, H] -> [P]."""
+def _sum_directions(attention: Attention, effect: Tensor, pairs: Tensor) -> Tensor:
+    """Sum the effect over heads and both directions of each pair; [E, H] -> [P]."""
     return replace(attention, weight=effect).weights_at(undirected(pairs), default=0.0).sum(1).view(2, -1).sum(0)

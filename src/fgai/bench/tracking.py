@@ -17,7 +17,7 @@ def tracker(where: str) -> Track:
 
     >>> tracker("paper:notes")
     Traceback (most recent call last):
-    fgai.errors.UnknownNameError: no tracker is called 'paper'; There is: mlflow, tensorboard
+    fgai.errors.UnknownNameError: no tracker is called 'paper'; Registered: mlflow, tensorboard
     """
     name, _, place = where.partition(":")
     return TRACKERS[name](Path(place or name))

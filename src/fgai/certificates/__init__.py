@@ -1,6 +1,6 @@
-"""What can be proved about an explanation: how far attention can be pushed before its top k, or the class, changes.
+"""Certificates: how far attention can be perturbed before its top k, or the predicted class, changes.
 
-These certify attention space (w + rho, w + delta), not input space.
+They hold in attention space (w + rho, w + delta), not in input space.
 """
 
 from fgai.certificates.explanation import (

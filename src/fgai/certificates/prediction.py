@@ -1,12 +1,12 @@
-"""The prediction's certificate: where the logits are linear in the last layer's weights, how far delta can move them.
+"""Certificate of the prediction, for models whose logits are linear in the attention weights of the last layer.
 
-With u_j = d logits / d w_j, the logits move by sum_j delta_j u_j. For |delta|_p <= R and its dual norm q:
+With u_j = d logits / d w_j, delta changes the logits by sum_j delta_j u_j. For |delta|_p <= R and its dual norm q:
 
     class c stays while R |(u_j[c'] - u_j[c])_j|_q < logit[c] - logit[c']  for every c'
     TVD <= tanh(R |(osc u_j)_j|_q / 4),  osc u = max - min over classes
 
-because a change z of the logits moves a softmax by at most tanh(osc z / 4). Heads each have their own ball, so their
-reaches add up.
+because a change z of the logits changes a softmax by at most tanh(osc z / 4) in TVD. Each head has its own ball, so the
+bounds of the heads are summed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,28 @@ from fgai.reading import Reader
 
 @dataclass(frozen=True)
 class PredictionBound:
-    """How far the last layer's attention reaches into each node's answer."""
+    """Effect of the attention of the last layer on the prediction of each node."""
 
-    class_radius: Tensor  # [N], inside it the class cannot change; inf if attention has no say
-    pull: Tensor  # [N], the most that the spread of the logits changes per unit of radius
+    class_radius: Tensor  # [N], inside it the class cannot change; inf if no attention weight affects the class
+    pull: Tensor  # [N], largest change of the spread (max - min) of the logits, per unit of radius
 
     def tvd(self, radius: float) -> Tensor:
-        """The bound on the TVD of the prediction at this radius, per node; [N]."""
+        """Return the bound on the TVD of the prediction at this radius, per node; [N]."""
         return (radius * self.pull / 4).tanh()
 
 
 def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionBound | None:
-    """The reach of the last attention layer, or None where the logits are not linear in its weights.
+    """Bound the effect of the attention of the last layer on the predictions.
 
-    The value vectors come from the model itself, one gradient per class; linearity is checked with a random delta.
+    The vectors u_j are gradients of the model, one backward pass per class. A random delta checks linearity.
+
+    Args:
+        read: Reader of the model, in evaluation mode.
+        data: The graph.
+        norm: Norm of delta: `l1`, `l2` or `linf`.
+
+    Returns:
+        The bound, or None if the logits are not linear in the weights of the last attention layer.
 
     >>> from torch_geometric.nn import GATConv
     >>> data = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [2, 2]]))
@@ -49,37 +57,37 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
     with torch.no_grad():
         clean = read(data)
     site = next(reversed(list(clean.attention)))
-    place, logits = clean.attention[site], to_double(binary_logits(clean))
-    value = _values(read, data, site, place.weight)
+    attention, logits = clean.attention[site], to_double(binary_logits(clean))
+    value = _value_vectors(read, data, site, attention.weight)
     if value is None:
         return None
-    target, nodes = place.target.to(value.device), len(logits)
-    answer = logits.argmax(-1)
-    own = value.gather(2, answer[target].view(-1, 1, 1).expand(-1, value.size(1), 1))
-    force = dual(value - own, target, nodes, norm).sum(1)  # [N, C], over heads
-    gap = logits.gather(1, answer[:, None]) - logits
-    rival = torch.ones_like(gap, dtype=torch.bool).scatter_(1, answer[:, None], False)
-    radius = torch.where(rival & (force > 0), gap / force.clamp(min=torch.finfo(force.dtype).tiny), torch.inf)
+    target, nodes = attention.target.to(value.device), len(logits)
+    predicted = logits.argmax(-1)
+    own = value.gather(2, predicted[target].view(-1, 1, 1).expand(-1, value.size(1), 1))
+    rate = dual(value - own, target, nodes, norm).sum(1)  # [N, C], summed over heads
+    gap = logits.gather(1, predicted[:, None]) - logits
+    rival = torch.ones_like(gap, dtype=torch.bool).scatter_(1, predicted[:, None], False)
+    radius = torch.where(rival & (rate > 0), gap / rate.clamp(min=torch.finfo(rate.dtype).tiny), torch.inf)
     spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
     return PredictionBound(radius.amin(1), dual(spread, target, nodes, norm).sum(1)[:, 0])
 
 
-def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | None:
-    """u_j for every edge and head, [E, H, C], if the logits are linear in the weights of this site."""
+def _value_vectors(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | None:
+    """Return u_j of each edge and head, [E, H, C], or None if the logits are not linear in the weights of this site."""
     delta = torch.zeros_like(weight).requires_grad_()
     reading = read(data, weight_delta={site: delta})
     clean, target = binary_logits(reading), reading.attention[site].target
     value = torch.stack([torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T], dim=2)
     draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
     with torch.no_grad():
-        moved = binary_logits(read(data, weight_delta={site: draw})) - clean
-        told = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
-    scale = moved.abs().max().clamp(min=1e-12)
-    return to_double(value) if bool((moved - told).abs().max() <= 1e-3 * scale) else None
+        change = binary_logits(read(data, weight_delta={site: draw})) - clean
+        linear = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
+    scale = change.abs().max().clamp(min=1e-12)
+    return to_double(value) if bool((change - linear).abs().max() <= 1e-3 * scale) else None
 
 
 def dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:
-    """The most that delta can make of sum_j delta_j u_j, entry by entry, per unit of |delta|; [E, H, C] -> [N, H, C].
+    """Return max sum_j delta_j u_j over |delta| <= 1, entry by entry: the dual norm; [E, H, C] -> [N, H, C].
 
     >>> dual(torch.tensor([[[1.0]], [[-3.0]]]), torch.tensor([0, 0]), 1, "l1").item()
     3.0

@@ -1,4 +1,4 @@
-"""The four conditions of the definition, checked for every node, each with how it is known."""
+"""The four conditions of the definition, checked for each node, each with its kind of evidence."""
 
 from __future__ import annotations
 
@@ -13,48 +13,54 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, AttentionBall
-from fgai.calling import Call, eval_mode
-from fgai.certificates.explanation import Norm, certified_radius, certified_share, guaranteed_overlap
+from fgai.attention import Attention
+from fgai.certificates.explanation import (
+    CERTIFIED_TOP,
+    Norm,
+    certified_radius,
+    certified_share,
+    guaranteed_overlap,
+)
 from fgai.certificates.intervals import IntervalBound, interval_bounds
-from fgai.certificates.prediction import prediction_bound
+from fgai.certificates.prediction import PredictionBound, prediction_bound
 from fgai.checks import check_logits, one_graph
 from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.files import atomic_write, checked_suffix
 from fgai.metrics import top_overlap
-from fgai.reading import Reader, open_reader, read
+from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
 from fgai.settings import check_top
 
-How = Literal["exact", "bound", "found", "none"]
+How = Literal["exact", "bound", "found", "none"]  # "found": reached by an attack, not proved
 RADII = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-SCOPE = "These certify attention space, not input space: an attacker of the graph may move attention further than this."
+SCOPE = "These hold in attention space, not input space: an attack on the graph may change attention further than this."
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One of the four numbers: its value for every node, and how it is known."""
+    """One number of the certificate: its value for each node, and its kind of evidence."""
 
     name: str
     meaning: str
-    values: Tensor  # [N]; NaN where a node has no say
+    values: Tensor  # [N]; NaN where it is not defined
     how: How
     better: Literal["higher", "lower"]
 
     @property
     def mean(self) -> float:
-        """Over the nodes that have a value."""
+        """The mean over the nodes that have a value."""
         return float(self.values.nanmean())
 
     @property
     def worst(self) -> float:
-        """The value that holds for every node: what the definition asks for."""
+        """The value that holds for all nodes, as the definition requires."""
         values = self.values[~self.values.isnan()]
         return float("nan") if len(values) == 0 else float(values.min() if self.better == "higher" else values.max())
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What holds for every node of a graph when its attention is pushed by at most `radius`."""
+    """What holds for each node of a graph when its attention changes by at most `radius`."""
 
     site: str
     heads: int
@@ -65,16 +71,16 @@ class Certificate:
     beta2: Condition
     alpha1: Condition | None
     alpha2: Condition
-    found: Condition
-    certified: Tensor  # [N], the radius inside which the whole top k stays
+    attack: Condition  # the TVD that an attack reaches, to compare with alpha2
+    certified: Tensor  # [N], the radius inside which the full top k stays
     class_radius: Tensor | None  # [N], the radius inside which the class stays
-    earlier: dict[str, IntervalBound | None]  # what the same push of an earlier layer can do; None where none is known
-    unread: tuple[str, ...] = ()  # parts of the model that attend and were not read
+    earlier: dict[str, IntervalBound | None]  # the same perturbation of an earlier layer; None where no bound is known
+    unread: tuple[str, ...] = ()  # attention modules that could not be read
 
     @property
-    def numbers(self) -> list[Condition]:
-        """The four, as far as they could be had, and the best attack beside alpha2."""
-        return [n for n in (self.beta1, self.beta2, self.alpha1, self.alpha2, self.found) if n is not None]
+    def conditions(self) -> list[Condition]:
+        """The four conditions that could be computed, and the attack."""
+        return [c for c in (self.beta1, self.beta2, self.alpha1, self.alpha2, self.attack) if c is not None]
 
     @property
     def contested(self) -> Tensor:
@@ -82,7 +88,7 @@ class Certificate:
         return self.certified[self.certified.isfinite()]
 
     def share(self, radius: float) -> float:
-        """The share of the contested nodes whose whole top k stays at this radius."""
+        """Return the share of the contested nodes whose full top k stays at this radius."""
         return 1.0 if radius == 0 else certified_share(self.certified, radius)
 
     @property
@@ -91,36 +97,38 @@ class Certificate:
         return float(self.contested.median()) if len(self.contested) else float("inf")
 
     def curve(self, radii: Sequence[float] = RADII) -> list[tuple[float, float]]:
-        """Radius and share of nodes certified, for the figure."""
+        """Return pairs (radius, certified share of nodes), for the figure."""
         return [(radius, self.share(radius)) for radius in radii]
 
     def weakest(self, count: int = 10) -> list[tuple[int, float]]:
-        """The nodes whose top k is lost first, with their certified radius."""
+        """Return the nodes with the smallest certified radii, as pairs (node, radius)."""
         order = self.certified.nan_to_num(torch.inf).argsort(stable=True)[:count]
         return [(int(node), float(self.certified[node])) for node in order]
 
     def text(self) -> str:
-        """For the terminal."""
+        """Return the certificate as text for the terminal."""
         layer = f"{self.site or 'the only layer'} ({self.heads} head{'s averaged' if self.heads > 1 else ''})"
         head = f"{layer}: top {self.k}, |perturbation|_{self.norm.removeprefix('l')} <= {self.radius} for every node"
-        rows = [f"{n.name:8} {n.mean:8.4f} {n.worst:8.4f}  {n.how:6} {n.meaning}" for n in self.numbers]
+        rows = [f"{c.name:8} {c.mean:8.4f} {c.worst:8.4f}  {c.how:6} {c.meaning}" for c in self.conditions]
         shares = ", ".join(f"{share:.1%} at {radius:g}" for radius, share in self.curve())
         return "\n".join(
             [
                 head,
-                f"{'':8} {'mean':>8} {'worst':>8}  known",
+                f"{'':8} {'mean':>8} {'worst':>8}  evidence",
                 *rows,
                 f"{len(self.contested)} of {len(self.certified)} nodes have more than {self.k} neighbours; of these",
-                f"the median certified radius is {self.median:.4g}, and the whole top k is certified for {shares}",
-                *(f"{site} before it: {_promise(bound)}" for site, bound in self.earlier.items()),
-                *([f"Not read, and not certified: attention inside {', '.join(self.unread)}"] if self.unread else []),
+                f"the median certified radius is {self.median:.4g}, and the full top k is certified for {shares}",
+                *(f"{site} before it: {_describe(bound)}" for site, bound in self.earlier.items()),
+                *([f"Not read and not certified: attention inside {', '.join(self.unread)}"] if self.unread else []),
                 SCOPE,
             ]
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the values per node."""
-        four = {n.name: {"mean": n.mean, "worst": n.worst, "how": n.how, "meaning": n.meaning} for n in self.numbers}
+        """Return all values as JSON types, without the values per node."""
+        conditions = {
+            c.name: {"mean": c.mean, "worst": c.worst, "how": c.how, "meaning": c.meaning} for c in self.conditions
+        }
         settings: dict[str, Any] = {
             "site": self.site,
             "heads": self.heads,
@@ -130,7 +138,7 @@ class Certificate:
         }
         return {
             **settings,
-            **four,
+            **conditions,
             "median_certified_radius": self.median,
             "curve": self.curve(),
             "weakest": self.weakest(),
@@ -138,36 +146,38 @@ class Certificate:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write to `.json` or `.txt`."""
+        """Write the certificate to a `.json` or `.txt` file."""
         path = Path(path)
         plain = json.loads(json.dumps(self.as_dict()), parse_constant=lambda _: None)
-        content = json.dumps(plain, indent=1, allow_nan=False) if kind_of(path) == ".json" else self.text()
-        with atomic_write(path) as half:
-            half.write_text(content + "\n")
+        content = json.dumps(plain, indent=1, allow_nan=False) if file_kind(path) == ".json" else self.text()
+        with atomic_write(path) as temporary:
+            temporary.write_text(content + "\n")
 
     def __str__(self) -> str:
         return self.text()
 
 
-def _promise(bound: IntervalBound | None) -> str:
+def _describe(bound: IntervalBound | None) -> str:
+    """Describe the bound of an earlier layer in one line."""
     if bound is None:
-        return "none (no bound is known for what lies between it and the answer)"
+        return "none (no bound is known for the layers between it and the logits)"
     if bound.vacuous:
-        return "none (the bound by composition promises nothing at this radius; try a smaller one)"
+        return "none (the interval bound is vacuous at this radius; try a smaller one)"
     return (
-        f"bound by composition: TVD {float(bound.tvd.mean()):.4f} on average, "
-        f"class sure at {float(bound.kept.cpu().double().mean()):.1%} of the nodes"
+        f"interval bound: TVD {float(bound.tvd.mean()):.4f} on average, "
+        f"class certified at {float(bound.class_kept.cpu().double().mean()):.1%} of the nodes"
     )
 
 
 def _shares(bound: IntervalBound | None) -> dict[str, float] | None:
+    """Return the means of a bound, or None if it is vacuous."""
     if bound is None or bound.vacuous:
         return None
-    return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.kept.cpu().double().mean())}
+    return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.class_kept.cpu().double().mean())}
 
 
-def kind_of(path: Path) -> str:
-    """The kind of file that a certificate is saved as; others are refused."""
+def file_kind(path: Path) -> str:
+    """Return the suffix of a certificate file; raise if it is neither `.json` nor `.txt`."""
     return checked_suffix(path, (".json", ".txt"), "a certificate")
 
 
@@ -175,17 +185,33 @@ def certify(
     model: nn.Module,
     data: Data,
     vanilla: nn.Module | None = None,
-    k: int | float = 10,
+    k: int | float = CERTIFIED_TOP,
     radius: float = 0.05,
     *,
     norm: Norm = "l1",
     steps: int = 10,
     call: Call | None = None,
 ) -> Certificate:
-    """Check the four conditions of the definition for every node; `vanilla` is the model before it was made faithful.
+    """Check the four conditions of the definition for each node.
 
-    The tensors of a certificate are float64: on the graph's device, or on the CPU where that device has no float64.
-    `steps` of an `AttentionBall` of the same radius show, beside the bound on the prediction, what an attack reaches.
+    The tensors of a certificate are float64: on the device of the graph, or on the CPU if that device has no float64.
+
+    Args:
+        model: The model to certify.
+        data: The graph.
+        vanilla: The model before faithful training; without it there is no beta1 and no alpha1.
+        k: Size of the top k: a number of neighbours, or a fraction of them.
+        radius: Largest norm of the attention perturbation, for each node and head.
+        norm: `l1`, `l2` or `linf`.
+        steps: Steps of an `AttentionBall` attack of the same radius; its result is reported beside the bound alpha2.
+        call: How to call the model, see `Reader`.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        SettingError: If a setting is out of range.
+        NotFiniteError: If logits or attention are not finite.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -194,43 +220,62 @@ def certify(
     ('exact', 'bound')
     """
     check_top(k)
-    ball = AttentionBall(radius, norm, steps=steps)  # it checks its settings
+    ball = AttentionBall(radius, norm, steps=steps)  # checks its settings
     data = one_graph(data, edges=False)
     with open_reader(model, call) as reader:
-        now = reader.checked(data)
-        far = prediction_bound(reader, data, norm)
-        attacked = ball(reader, data, GAINS["kl"](now)).detach()
-    with eval_mode(model):  # on the layers as PyG wrote them, which is what the bound knows
+        clean = reader.checked(data)
+        bound = prediction_bound(reader, data, norm)
+        attacked = ball(reader, data, GAINS["kl"](clean)).detach()
+    with eval_mode(model):  # without the kernels: the bound inspects PyG's own layers
         earlier = interval_bounds(Reader(model, call), data, radius, norm)
     check_logits(attacked.logits, type(model).__name__, on="the graph under attack")
-    look = now.explanation.double()
-    moved = to_double(tvd(now.probs, attacked.probs))
-    before = None if vanilla is None else read(vanilla, data, call)
+    reference = None if vanilla is None else read(vanilla, data, call)
+    attention, attack = clean.explanation.double(), _attack_tvd(clean, attacked, steps)
     return Certificate(
-        site=next(reversed(list(now.attention))),
-        heads=look.weight.size(1),
+        site=next(reversed(list(clean.attention))),
+        heads=attention.weight.size(1),
         k=k,
         radius=radius,
         norm=norm,
-        beta1=before
-        and Condition(
-            "beta1", "V_k to vanilla's", top_overlap(before.explanation, now.explanation, k), "exact", "higher"
-        ),
-        beta2=Condition(
-            "beta2", "V_k that no perturbation undercuts", guaranteed_overlap(look, k, radius, norm), "exact", "higher"
-        ),
-        alpha1=before
-        and Condition(
-            "alpha1", "TVD to vanilla's prediction", to_double(tvd(before.probs, now.probs)), "exact", "lower"
-        ),
-        alpha2=Condition("alpha2", "TVD that no perturbation exceeds", far.tvd(radius), "bound", "lower")
-        if far is not None
-        else Condition(
-            "alpha2", "no bound: the logits are not linear in it", torch.full_like(moved, torch.nan), "none", "lower"
-        ),
-        found=Condition("attack", f"TVD that {steps} steps of attack reached", moved, "found", "lower"),
-        certified=torch.where(look.degree > 0, certified_radius(look, k, 1.0, norm), torch.nan),
-        class_radius=None if far is None else far.class_radius,
+        beta1=None if reference is None else _reference_overlap(reference, clean, k),
+        beta2=_guaranteed_overlap(attention, k, radius, norm),
+        alpha1=None if reference is None else _reference_tvd(reference, clean),
+        alpha2=_tvd_bound(bound, radius, like=attack.values),
+        attack=attack,
+        certified=torch.where(attention.degree > 0, certified_radius(attention, k, 1.0, norm), torch.nan),
+        class_radius=None if bound is None else bound.class_radius,
         earlier=earlier,
-        unread=now.unread,
+        unread=clean.unread,
     )
+
+
+def _reference_overlap(reference: Reading, clean: Reading, k: int | float) -> Condition:
+    """Return beta1: the top-k overlap of the vanilla explanation and this one."""
+    values = top_overlap(reference.explanation, clean.explanation, k)
+    return Condition("beta1", "V_k with the vanilla explanation", values, "exact", "higher")
+
+
+def _guaranteed_overlap(attention: Attention, k: int | float, radius: float, norm: Norm) -> Condition:
+    """Return beta2: the least top-k overlap under any perturbation."""
+    values = guaranteed_overlap(attention, k, radius, norm)
+    return Condition("beta2", "least V_k under any perturbation", values, "exact", "higher")
+
+
+def _reference_tvd(reference: Reading, clean: Reading) -> Condition:
+    """Return alpha1: the TVD of the vanilla prediction and this one."""
+    values = to_double(tvd(reference.probs, clean.probs))
+    return Condition("alpha1", "TVD from the vanilla prediction", values, "exact", "lower")
+
+
+def _tvd_bound(bound: PredictionBound | None, radius: float, like: Tensor) -> Condition:
+    """Return alpha2: a bound on the TVD under any perturbation, or NaN, shaped as `like`, if there is no bound."""
+    if bound is None:
+        meaning = "no bound: the logits are not linear in the attention"
+        return Condition("alpha2", meaning, torch.full_like(like, torch.nan), "none", "lower")
+    return Condition("alpha2", "bound on the TVD under any perturbation", bound.tvd(radius), "bound", "lower")
+
+
+def _attack_tvd(clean: Reading, attacked: Reading, steps: int) -> Condition:
+    """Return the TVD that the attack reached."""
+    values = to_double(tvd(clean.probs, attacked.probs))
+    return Condition("attack", f"TVD reached by an attack of {steps} steps", values, "found", "lower")

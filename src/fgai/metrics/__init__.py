@@ -1,4 +1,4 @@
-"""Numbers that say how good, and how stable, a model's answers and explanations are."""
+"""Metrics: how accurate and how stable the predictions and explanations of a model are."""
 
 from fgai.deletion import f_curve, f_slope
 from fgai.metrics import catalogue as catalogue

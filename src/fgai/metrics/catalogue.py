@@ -1,4 +1,4 @@
-"""Every metric by name, in the order in which tables show them: one line makes a function a metric."""
+"""All metrics by name, in the order of the tables. One line here registers a function as a metric."""
 
 from fgai.deletion import f_slope
 from fgai.metrics.base import metric
@@ -13,9 +13,9 @@ from fgai.metrics.explanation import (
 )
 from fgai.metrics.prediction import g_tvd, micro_f1, roc_auc
 
-metric("f1", "higher", "micro-F1 on the judged nodes", lambda t: micro_f1(t.predictions, t.labels))
-metric("auc", "higher", "ROC-AUC on the judged nodes", lambda t: roc_auc(t.predictions, t.labels))
-metric("g_tvd", "lower", "distance of the answers from the clean ones", lambda t: g_tvd(t.clean, t.now))
+metric("f1", "higher", "micro-F1 on the evaluated nodes", lambda t: micro_f1(t.predictions, t.labels))
+metric("auc", "higher", "ROC-AUC on the evaluated nodes", lambda t: roc_auc(t.predictions, t.labels))
+metric("g_tvd", "lower", "distance of the predictions from the clean ones", lambda t: g_tvd(t.clean, t.now))
 metric(
     "g_jsd",
     "lower",
@@ -25,7 +25,7 @@ metric(
 metric(
     "overlap",
     "higher",
-    f"V_{TOP}: share of the clean top {TOP} that is kept, mean over nodes",
+    f"V_{TOP}: share of the clean top {TOP} that stays in the top {TOP}, mean over nodes",
     lambda t: float(top_overlap(t.clean.explanation, t.now.explanation).nanmean()),
 )
 metric(
@@ -49,13 +49,13 @@ metric(
 metric(
     "entropy",
     "lower",
-    "entropy of the attention over that of uniform attention",
+    "entropy of the attention divided by that of uniform attention",
     lambda t: mean_entropy(t.now.explanation, t.clean.explanation.num_targets),
 )
 metric("g_tvd_released", "lower", "g-TVD as the released code computes it", lambda t: released_g_tvd(t.clean, t.now))
 metric(
     "g_jsd_released",
     "lower",
-    "g-JSD as the released code computes it, by row",
+    "g-JSD as the released code computes it, row by row",
     lambda t: released_g_jsd(t.clean.explanation, t.now.explanation),
 )
