@@ -12,13 +12,13 @@ from pathlib import Path
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.methods import METHODS, Fit, Vanilla
+from fgai.methods import METHODS, Fit, Method, Vanilla
 from fgai.reading import Call
 
 
 @METHODS.register("frozen-features")
 @dataclass(frozen=True)
-class FrozenFeatures:
+class FrozenFeatures(Method):
     """Plain training of the last layer; the others stay as they were drawn."""
 
     epochs: int = 200

@@ -61,15 +61,15 @@ WEIGHT = "conv1.att_src"
     [
         without(f"model/{WEIGHT}"),
         without("rank0/random/torch"),
-        without("rank0/opponent0/x"),
+        without("rank0/warm_start0/x"),
         without("optimizer/0/step"),
-        put(f"kept/{WEIGHT}", torch.ones(3)),
+        put(f"best/{WEIGHT}", torch.ones(3)),
         put(f"model/{WEIGHT}", torch.tensor(math.nan)),
         put("optimizer/99/step", torch.tensor(1.0)),
         put("optimizer/0/step", torch.tensor(0.0)),
         put("rank0/random/torch", torch.zeros(7, dtype=torch.uint8)),
-        put("rank0/opponent0/x", torch.zeros(3, 3)),
-        put("rank0/opponent0/rounds", torch.tensor(-5)),
+        put("rank0/warm_start0/x", torch.zeros(3, 3)),
+        put("rank0/warm_start0/rounds", torch.tensor(-5)),
         say("history", [7]),
         say("history", []),
         say("chosen", 99),
@@ -115,7 +115,7 @@ def test_a_file_that_holds_no_perturbation_is_refused(tmp_path, tensors, metadat
         Perturbation(x=torch.ones(1, 2)),
         Perturbation(x=torch.ones(1, 3), added=torch.tensor([[5], [0]])),
         Perturbation(dropped=torch.tensor([[0], [4]])),
-        Perturbation(moved=torch.ones(3, 3)),
+        Perturbation(x_delta=torch.ones(3, 3)),
     ],
 )
 def test_a_perturbation_of_another_graph_says_so(change):

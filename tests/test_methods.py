@@ -208,7 +208,7 @@ def test_pro_gnn_names_the_edges_between_cliques():
 
 
 def test_pro_gnn_says_which_graphs_it_cannot_hold(community):
-    with pytest.raises(DataError, match=r"was given 200; .* than 100, or take gnn-svd"):
+    with pytest.raises(DataError, match=r"was given 200 nodes; .* than 100, or use gnn-svd"):
         ProGNN(limit=100).fit(build("gat", community), community)
 
 
