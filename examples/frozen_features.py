@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
-from torch_geometric.data import Data
 
-from fgai.methods import METHODS, Fit, Method, Vanilla
+from fgai.methods import METHODS, Fit, Graphs, Method, Vanilla
 from fgai.reading import Call
 
 
@@ -25,7 +24,7 @@ class FrozenFeatures(Method):
     seed: int = 0
 
     def fit(
-        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+        self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
         model = copy.deepcopy(model)

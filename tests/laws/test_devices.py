@@ -346,8 +346,8 @@ def test_readings_audits_and_certificates_of_batches(device):
     def job(model, data):
         model.eval()
         batches = lambda: scale.full_neighbour_loader(data, 2, batch=40)  # noqa: E731
-        whole = scale.concat(scale.readings(model, batches()), 60)
-        last = scale.concat(scale.layerwise(model, data, batch=40), 60)
+        whole = scale.concat_readings(scale.batch_readings(model, batches()), 60)
+        last = scale.concat_readings(scale.layerwise_readings(model, data, batch=40), 60)
         proved = scale.certify_batches(model, batches(), k=3, steps=1)
         return whole, last, scale.audit_batches(model, batches(), ATTACK), proved
 
