@@ -177,10 +177,10 @@ class ProGNN(Purified):
         """Return the mask of the edges with the least weight in S; [E]."""
         edges = require(data, "edge_index")
         return _CACHE.get(
-            (self, data.num_nodes), [edges], lambda: _least(self.learnt(data)[edges[0], edges[1]], self.drop)
+            (self, data.num_nodes), [edges], lambda: _least(self.learn_adjacency(data)[edges[0], edges[1]], self.drop)
         )
 
-    def learnt(self, data: Data) -> Tensor:
+    def learn_adjacency(self, data: Data) -> Tensor:
         """Return S; [N, N]."""
         nodes = int(data.num_nodes or 0)
         if nodes > self.limit:

@@ -197,5 +197,5 @@ def validate(model: nn.Module, batches: Iterable[Batch], call: Call) -> tuple[fl
     total = ranks.all_reduce(torch.tensor([correct, loss, count], dtype=torch.double))
     if total[2] == 0:
         raise DataError("no seed node is in `val_mask`; give a mask or a validation loader with validation nodes")
-    check_finite("the answers on the validation nodes", total[1], "lower the learning rate, or scale the features")
+    check_finite("the logits on the validation nodes", total[1], "lower the learning rate, or scale the features")
     return float(total[0] / total[2]), float(total[1] / total[2])
