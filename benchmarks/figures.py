@@ -20,7 +20,7 @@ from fgai.auditing import AuditReport, audit
 from fgai.bench.plan import Cell
 from fgai.files import write_json
 from fgai.graph import degree, require
-from fgai.methods import METHODS
+from fgai.methods import METHODS, Method
 from fgai.progress import progress
 
 SHOWN = (
@@ -41,9 +41,9 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
     if folder.exists():
         found = saved.load(folder)
         return found.model, found.manifest.get("history", [])
-    method: Any = METHODS[cell.method](seed=cell.seed)
+    method: Method = METHODS[cell.method](seed=cell.seed)
     start = backbones.build(cell.backbone, data, seed=cell.seed)
-    if getattr(method, "refines", False):
+    if method.needs_pretrained:
         start, _ = trained(replace(cell, method="vanilla"), data, models)
     fit = method.fit(start, data)
     return fit.model, [asdict(epoch) for epoch in fit.history]

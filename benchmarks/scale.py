@@ -35,7 +35,7 @@ from fgai.calling import eval_mode
 from fgai.certificates import certified_radius
 from fgai.distributed import launch
 from fgai.kernels.pyg import accelerated
-from fgai.large import Loader, audit_batches, concat, full_neighbour_loader, layerwise, write_store
+from fgai.large import Loader, audit_batches, concat_readings, full_neighbour_loader, layerwise_readings, write_store
 from fgai.metrics import micro_f1
 from fgai.metrics.base import measure
 from fgai.reading import Reader
@@ -193,7 +193,7 @@ def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-phot
     costs.append(
         row("streamed metrics, largest difference", dataset, max(abs(told[name] - found[name]) for name in found))
     )
-    by_layer, at_once = concat(layerwise(model, compact), len(clean.y)), read(model, compact)
+    by_layer, at_once = concat_readings(layerwise_readings(model, compact), len(clean.y)), read(model, compact)
     radii = [certified_radius(reading.explanation, 10) for reading in (by_layer, at_once)]
     off = (by_layer.logits.softmax(1) - at_once.logits.softmax(1)).abs().max()
     costs.append(row("layer by layer: largest difference of a probability", dataset, float(off)))

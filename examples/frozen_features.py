@@ -10,22 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
-from torch_geometric.data import Data
 
-from fgai.methods import METHODS, Fit, Vanilla
+from fgai.methods import METHODS, Fit, Graphs, Method, Vanilla
 from fgai.reading import Call
 
 
 @METHODS.register("frozen-features")
 @dataclass(frozen=True)
-class FrozenFeatures:
+class FrozenFeatures(Method):
     """Plain training of the last layer; the others stay as they were drawn."""
 
     epochs: int = 200
     seed: int = 0
 
     def fit(
-        self, model: nn.Module, data: Data, *, call: Call | None = None, checkpoint: str | Path | None = None
+        self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; the given one is left as it was."""
         model = copy.deepcopy(model)

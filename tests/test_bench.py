@@ -93,6 +93,11 @@ def test_a_failure_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     assert CellStore(tmp_path).finished(cell)
 
 
+def test_a_method_that_needs_a_trained_model_starts_from_the_vanilla_one(tmp_path):
+    finish(Cell("synthetic", "gat", "fgai", 0), CellStore(tmp_path), QUICK)
+    assert (tmp_path / "models" / "synthetic-gat-vanilla-0" / "manifest.json").exists()
+
+
 def test_the_command_says_which_cells_failed(tmp_path):
     plan = tmp_path / "mine.toml"
     plan.write_text(
@@ -100,7 +105,7 @@ def test_the_command_says_which_cells_failed(tmp_path):
         'columns = [{ heading = "F1", metric = "f1", attack = "none" }]'
     )
     done = CliRunner().invoke(app, ["bench", str(plan), "--out", str(tmp_path)])
-    assert done.exit_code == 1 and "vanilla has no presets" in done.stderr
+    assert done.exit_code == 1 and "Vanilla has no preset 'paper'" in done.stderr
     assert CliRunner().invoke(app, ["table", str(plan), str(tmp_path), "--beside", "papr"]).exit_code == 2
 
 

@@ -271,7 +271,7 @@ def test_an_edge_list_is_converted(run, tmp_path):
     done = run("convert", tmp_path / "edges.txt", "--array", f"x={tmp_path / 'x.npy'}", "--out", tmp_path / "graph")
     assert "3 nodes and 2 edges with x" in done.stdout
     again = run("convert", tmp_path / "edges.txt", "--out", tmp_path / "graph")
-    assert again.exit_code == 2 and "there already" in again.stderr
+    assert again.exit_code == 2 and "exists already" in again.stderr
 
 
 def test_two_ranks_make_a_model_faithful_from_disk(run, model, tmp_path):

@@ -178,7 +178,7 @@ def test_settings_that_are_not_there_are_refused(vanilla):
         FGAI.preset("papre")
     with pytest.raises(SettingError, match="no attention is called"):
         FGAI(sites=("conv9",)).fit(model, data)
-    with pytest.raises(SettingError, match="similarity metric"):
+    with pytest.raises(SettingError, match="similarity_metric"):
         FGAI(similarity_metric="l7").fit(model, data)
     with pytest.raises(SettingError, match="divergence"):
         FGAI(divergence="l7").fit(model, data)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fgai.errors import OutputError
-from fgai.files import atomic_write, try_output, whole_folder, write_json
+from fgai.files import atomic_folder, atomic_write, try_output, write_json
 
 
 def write_and_stop(half):
@@ -66,8 +66,8 @@ def test_what_json_cannot_say_is_refused_and_the_old_file_stays(tmp_path, conten
 SLOW = """
 import sys, time
 from pathlib import Path
-from fgai.files import whole, whole_folder
-with (whole_folder if sys.argv[2] == "folder" else whole)(Path(sys.argv[1])) as half:
+from fgai.files import atomic_folder, atomic_write
+with (atomic_folder if sys.argv[2] == "folder" else atomic_write)(Path(sys.argv[1])) as half:
     print("begun", flush=True)
     time.sleep(60)
 """
@@ -76,7 +76,7 @@ with (whole_folder if sys.argv[2] == "folder" else whole)(Path(sys.argv[1])) as 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path, kind):
     path = tmp_path / "a.json"
-    write = whole_folder if kind == "folder" else atomic_write
+    write = atomic_folder if kind == "folder" else atomic_write
     run = [sys.executable, "-c", SLOW, str(path), kind]
     writers = [subprocess.Popen(run, stdout=subprocess.PIPE) for _ in range(2)]
     for writer in writers:

@@ -196,7 +196,7 @@ def test_pro_gnn_learns_what_proximal_descent_by_singular_values_does():
         u, s, v = np.linalg.svd(found - 0.2 * 2 * (found - a))
         found = np.clip(u * np.maximum(s - 0.2 * 0.9, 0) @ v - 0.2 * 0.01, 0, 1)
     method = ProGNN(sparse=0.01, low_rank=0.9, steps=7, rate=0.2)
-    assert method.learnt(data).numpy() == pytest.approx(found, abs=1e-5)
+    assert method.learn_adjacency(data).numpy() == pytest.approx(found, abs=1e-5)
 
 
 def test_pro_gnn_names_the_edges_between_cliques():
@@ -209,7 +209,7 @@ def test_pro_gnn_names_the_edges_between_cliques():
 
 
 def test_pro_gnn_says_which_graphs_it_cannot_hold(community):
-    with pytest.raises(DataError, match=r"was given 200; .* than 100, or take gnn-svd"):
+    with pytest.raises(DataError, match=r"was given 200 nodes; .* than 100, or use gnn-svd"):
         ProGNN(limit=100).fit(build("gat", community), community)
 
 

@@ -57,5 +57,5 @@ def test_metrics_sum_over_ranks(tmp_path):
 def test_what_a_rank_refuses_is_said_in_a_sentence_without_its_traceback(capfd):
     with pytest.raises(RankError) as found:
         launch(together.refuse, ranks=1, restarts=0)
-    assert str(found.value) == "rank 0 died 1 times, last of: DataError: the disk is full; make room"
+    assert str(found.value) == "rank 0 crashed 1 times, the last time with: DataError: the disk is full; make room"
     assert "Traceback" not in capfd.readouterr().err

@@ -45,7 +45,12 @@ def test_a_file_that_is_none_or_too_large_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(JSON_BYTES + 1)
-    for name, why in (("pipe", "no regular file"), ("large", "at most"), ("none", "No such file"), (".", "a folder")):
+    for name, why in (
+        ("pipe", "not a regular file"),
+        ("large", "the limit is"),
+        ("none", "No such file"),
+        (".", "a folder"),
+    ):
         with pytest.raises(DataError, match=why):
             read_json(tmp_path / name, SAY)
 
@@ -151,14 +156,14 @@ def test_a_record_is_built_with_its_tuples_and_defaults():
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"name": 1}, "`name` is 1, and str is needed"),
+        ({"name": 1}, "`name` is 1, but str is required"),
         ({"name": None}, "`name` is None"),
-        ({"size": True}, "`size` is True, and int is needed"),
+        ({"size": True}, "`size` is True, but int is required"),
         ({"size": 1.0}, "`size` is 1.0"),
-        ({"inner": []}, r"`inner` is \[\], and an object"),
-        ({"inner": {"weights": [[1]]}}, r"`inner.weights\[0\]` has 1 entries, and 2"),
-        ({"inner": {"weights": [[1, 2], ["x", 2]]}}, r"`inner.weights\[1\]\[0\]` is 'x', and int"),
-        ({"other": 1}, "it has .'other'., and may have name, inner, size"),
+        ({"inner": []}, r"`inner` is \[\], but an object"),
+        ({"inner": {"weights": [[1]]}}, r"`inner.weights\[0\]` has 1 entries, but 2"),
+        ({"inner": {"weights": [[1, 2], ["x", 2]]}}, r"`inner.weights\[1\]\[0\]` is 'x', but int"),
+        ({"other": 1}, "it has .'other'., but may have only name, inner, size"),
     ],
     ids=str,
 )

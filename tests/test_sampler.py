@@ -13,14 +13,14 @@ from torch_geometric.utils import k_hop_subgraph
 from fgai import datasets
 from fgai.errors import SettingError
 from fgai.large import Loader, NeighbourSampler, full_neighbour_loader
-from fgai.large.sampler import CSC, distinct
+from fgai.large.sampler import CSC, sample_distinct
 
 GRAPH = datasets.synthetic(300, 4_000, features=4, seed=1)
 GRAPH.edge_attr = torch.arange(GRAPH.num_edges)
 
 
 def test_every_subset_is_equally_likely():
-    draws = distinct(torch.full((20_000,), 6), 3, torch.Generator().manual_seed(0)).sort(1).values
+    draws = sample_distinct(torch.full((20_000,), 6), 3, torch.Generator().manual_seed(0)).sort(1).values
     subsets = list(itertools.combinations(range(6), 3))
     counts = [int((draws == torch.tensor(subset)).all(1).sum()) for subset in subsets]
     assert sum(counts) == 20_000

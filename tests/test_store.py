@@ -34,7 +34,7 @@ def test_a_store_written_in_pieces_is_the_same(tmp_path):
     )
     for name in ("start", "source", "edge"):
         assert torch.equal(getattr(whole.columns, name), getattr(pieces.columns, name)), name
-    assert torch.equal(pieces.whole("x"), GRAPH.x)
+    assert torch.equal(pieces.attribute("x"), GRAPH.x)
 
 
 def test_an_edge_list_is_converted(tmp_path):
@@ -45,7 +45,7 @@ def test_an_edge_list_is_converted(tmp_path):
         store = convert_edge_list(tmp_path / name, tmp_path / f"{name}.store", {"x": tmp_path / "x.npy"})
         target = torch.arange(store.num_nodes).repeat_interleave(store.columns.start.diff())
         assert torch.equal(GRAPH.edge_index[:, store.columns.edge.long()], torch.stack([store.columns.source, target]))
-        assert torch.equal(store.whole("x"), GRAPH.x)
+        assert torch.equal(store.attribute("x"), GRAPH.x)
 
 
 @pytest.mark.parametrize("ends", [np.zeros((3, 2), int), np.zeros(4, int), np.zeros((2, 3))])
@@ -75,13 +75,13 @@ def test_a_store_is_read_only(tmp_path):
     store = convert(GRAPH, tmp_path / "graph")
     with pytest.raises(DataError, match="read only"):
         store.put_tensor(GRAPH.x, group_name=None, attr_name="x", index=None)
-    store.whole("x").zero_()  # this process's own copy
-    assert torch.equal(DiskGraph(tmp_path / "graph").whole("x"), GRAPH.x)
+    store.attribute("x").zero_()  # this process's own copy
+    assert torch.equal(DiskGraph(tmp_path / "graph").attribute("x"), GRAPH.x)
 
 
 def test_what_is_there_is_not_written_over(tmp_path):
     convert(GRAPH, tmp_path / "graph")
-    with pytest.raises(DataError, match="there already"):
+    with pytest.raises(DataError, match="exists already"):
         convert(GRAPH, tmp_path / "graph")
 
 
@@ -115,20 +115,20 @@ def test_a_kill_in_the_middle_leaves_no_store_that_opens(tmp_path):
     writer.wait()
     writer.stdout.close()
     time.sleep(0.1)
-    with pytest.raises(DataError, match="no whole graph store"):
+    with pytest.raises(DataError, match="no complete graph store"):
         DiskGraph(tmp_path / "graph")
     halves = list(tmp_path.iterdir())
     assert halves, "the writer had begun"
     for half in halves:
-        with pytest.raises(DataError, match="no whole graph store"):
+        with pytest.raises(DataError, match="no complete graph store"):
             DiskGraph(half)
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("0 99999999999", "names the node 99999999999, and has 2 edges"),
-        ("9223372036854775807 0", "names the node 9223372036854775807"),
+        ("0 99999999999", "has the node id 99999999999, but only 2 edges"),
+        ("9223372036854775807 0", "has the node id 9223372036854775807"),
         ("9223372036854775808 0", "cannot be read"),
         ("-1 0", "number nodes from 0"),
         ("0", "cannot be read"),
@@ -165,15 +165,15 @@ def changed(name, array):
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (bad_name, "'../secret', which is no name"),
+        (bad_name, "'../secret', which is not a valid name"),
         (changed("y", np.zeros(7, int)), "`y` has the shape"),
         (changed("y", np.zeros(1_000)), "`y` is torch.float64"),
         (changed("train_mask", np.zeros(1_000, np.int8)), "`train_mask` is torch.int8"),
         (changed("x", np.zeros((1_000, 4), "<u4")), "holds uint32"),
-        (changed("start", np.zeros(1_001, int)), "do not rise"),
-        (changed("start", np.r_[0, np.full(999, 10_001), 10_000]), "do not rise"),
-        (changed("source", np.full(10_000, 1_000, np.int32)), "name others"),
-        (changed("source", np.zeros(10_000)), "no lists of integers"),
+        (changed("start", np.zeros(1_001, int)), "do not increase"),
+        (changed("start", np.r_[0, np.full(999, 10_001), 10_000]), "do not increase"),
+        (changed("source", np.full(10_000, 1_000, np.int32)), "have ids outside"),
+        (changed("source", np.zeros(10_000)), "not lists of integers"),
         (changed("edge", np.zeros(9_999, int)), "9999 edges"),
     ],
 )

@@ -10,7 +10,15 @@ from fgai.backbones import build
 from fgai.certificates import certified_radius
 from fgai.datasets.split import split_nodes
 from fgai.errors import CallError, UnknownNameError
-from fgai.large import audit_batches, certify_batches, concat, convert, full_neighbour_loader, layerwise, readings
+from fgai.large import (
+    audit_batches,
+    batch_readings,
+    certify_batches,
+    concat_readings,
+    convert,
+    full_neighbour_loader,
+    layerwise_readings,
+)
 from fgai.large.streaming import WEIGHTS, Streamed
 from fgai.metrics.base import measure
 from fgai.reading import Reader
@@ -50,8 +58,8 @@ def test_whole_neighbourhoods_and_layer_by_layer_read_what_the_graph_gives(name)
     model = Deep() if name == "deep" else build(name, DATA)
     whole, hops = read(model, DATA), 3 if name == "deep" else 2
     for found in (
-        concat(readings(model, full_neighbour_loader(DATA, hops, batch=64)), 500),
-        concat(layerwise(model, DATA, batch=64), 500),
+        concat_readings(batch_readings(model, full_neighbour_loader(DATA, hops, batch=64)), 500),
+        concat_readings(layerwise_readings(model, DATA, batch=64), 500),
     ):
         close(found.logits, whole.logits)
         look = found.explanation
@@ -61,13 +69,16 @@ def test_whole_neighbourhoods_and_layer_by_layer_read_what_the_graph_gives(name)
 
 def test_layer_by_layer_from_disk(tmp_path):
     model = build("gat", DATA)
-    close(concat(layerwise(model, convert(DATA, tmp_path / "graph")), 500).logits, read(model, DATA).logits)
+    close(
+        concat_readings(layerwise_readings(model, convert(DATA, tmp_path / "graph")), 500).logits,
+        read(model, DATA).logits,
+    )
 
 
 def test_nothing_is_left_on_a_model_that_was_read_layer_by_layer():
     model = build("gat", DATA)
     before = {name: dict(vars(part)) for name, part in model.named_modules()}
-    stream = layerwise(model, DATA, batch=100)
+    stream = layerwise_readings(model, DATA, batch=100)
     next(stream)
     stream.close()
     for name, part in model.named_modules():
@@ -93,8 +104,8 @@ class Twice(nn.Module):
 
 @pytest.mark.parametrize("model", [Mixed(), Twice()])
 def test_a_model_that_does_not_go_layer_by_layer_is_refused(model):
-    with pytest.raises(CallError, match="exact"):
-        list(layerwise(model.eval(), DATA))
+    with pytest.raises(CallError, match="full_neighbour_loader"):
+        list(layerwise_readings(model.eval(), DATA))
 
 
 def test_streamed_metrics_are_those_of_the_whole_graph(models):
@@ -162,7 +173,8 @@ def test_certificates_of_batches_are_those_of_the_graph(models):
 
 def test_certified_radii_stream_layer_by_layer(models):
     _, faithful = models
-    found = torch.cat([certified_radius(seen.reading.explanation, 3) for seen in layerwise(faithful, DATA, batch=99)])
+    parts = layerwise_readings(faithful, DATA, batch=99)
+    found = torch.cat([certified_radius(part.reading.explanation, 3) for part in parts])
     torch.testing.assert_close(found, certified_radius(read(faithful, DATA).explanation, 3), atol=1e-5, rtol=0)
 
 

@@ -40,7 +40,7 @@ from fgai.distributed import launch, rank
 from fgai.errors import DataError, FGAIError, SettingError
 from fgai.files import checked_suffix, try_output
 from fgai.graph import require
-from fgai.large import DiskGraph, Loader, convert_edge_list, full_neighbour_loader, layerwise
+from fgai.large import DiskGraph, Loader, convert_edge_list, full_neighbour_loader, layerwise_readings
 from fgai.large import convert as convert_graph
 from fgai.large.store import MANIFEST
 from fgai.methods import FGAI, METHODS, Batches, Fit, Vanilla
@@ -229,7 +229,7 @@ def _save(
 
 
 def _attribute(graph: Data | DiskGraph, name: str) -> Tensor:
-    return graph.whole(name) if isinstance(graph, DiskGraph) else require(graph, name)
+    return graph.attribute(name) if isinstance(graph, DiskGraph) else require(graph, name)
 
 
 def _test_f1(model: nn.Module, graph: Data | DiskGraph, y: Tensor, test: Tensor) -> float:
@@ -237,7 +237,7 @@ def _test_f1(model: nn.Module, graph: Data | DiskGraph, y: Tensor, test: Tensor)
         return micro_f1(call_by_signature(model, graph)[test], y[test])
     right = sum(
         int(((seen.reading.logits.argmax(-1).cpu() == y[nodes]) & test[nodes]).sum())
-        for seen in layerwise(model, graph)
+        for seen in layerwise_readings(model, graph)
         for nodes in [seen.nodes.cpu()]
     )
     return right / max(int(test.sum()), 1)

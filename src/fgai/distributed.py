@@ -16,11 +16,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from fgai.errors import RankError, SettingError
 
-CARRIED = ("cpu", "cuda")  # devices between whose tensors gloo and nccl carry messages; others go by the CPU
+SUPPORTED = ("cpu", "cuda")  # devices that gloo and nccl support; tensors on others are copied to the CPU
 
 
 def rank() -> int:
-    """The number of this process.
+    """Return the rank of this process.
 
     >>> rank(), world_size()
     (0, 1)
@@ -29,65 +29,73 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return group.get_world_size() if _in_group() else 1
 
 
 def all_reduce(value: Tensor) -> Tensor:
-    """The sum of a tensor over the ranks.
+    """Return the sum of a tensor over all ranks.
 
     >>> all_reduce(torch.tensor([2.0]))
     tensor([2.])
     """
     if world_size() == 1:
         return value
-    carried = value.clone() if value.device.type in CARRIED else value.cpu()
-    group.all_reduce(carried)
-    return carried.to(value.device)
+    total = value.clone() if value.device.type in SUPPORTED else value.cpu()
+    group.all_reduce(total)
+    return total.to(value.device)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Give every rank the mean of all ranks' gradients, in one message."""
+    """Replace the gradients by their mean over all ranks, in one message."""
     if world_size() == 1:
         return
-    asking = [parameter for parameter in parameters if parameter.requires_grad]
-    slopes = [torch.zeros_like(p) if p.grad is None else p.grad for p in asking]
-    mean = all_reduce(torch.cat([slope.flatten() for slope in slopes])) / world_size()
-    for parameter, slope in zip(asking, mean.split([p.numel() for p in asking]), strict=True):
-        parameter.grad = slope.view_as(parameter)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable]
+    mean = all_reduce(torch.cat([gradient.flatten() for gradient in gradients])) / world_size()
+    for parameter, gradient in zip(trainable, mean.split([p.numel() for p in trainable]), strict=True):
+        parameter.grad = gradient.view_as(parameter)
 
 
 def all_gather(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The tensors of every rank, by name; they have the same shapes everywhere."""
+    """Return the named tensors of each rank; they have the same shapes on all ranks."""
     if world_size() == 1:
         return [dict(tensors)]
-    found: list[dict[str, Tensor]] = [{} for _ in range(world_size())]
+    gathered: list[dict[str, Tensor]] = [{} for _ in range(world_size())]
     for name, given in tensors.items():
-        value = given if given.device.type in CARRIED else given.cpu()
+        value = given if given.device.type in SUPPORTED else given.cpu()
         parts = [torch.empty_like(value) for _ in range(world_size())]
         group.all_gather(parts, value.contiguous())
-        for theirs, part in zip(found, parts, strict=True):
+        for theirs, part in zip(gathered, parts, strict=True):
             theirs[name] = part
-    return found
+    return gathered
 
 
 def _in_group() -> bool:
     return group.is_available() and group.is_initialized()
 
 
-RESTARTS = 3  # of all ranks, when one dies
-OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # each start has its own: in a shared one, dead ranks' addresses stay
-LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")  # stacks of every death
-PATIENCE = timedelta(minutes=2)  # a rank that waits longer takes the others for dead, and all start again
+RESTARTS = 3  # of all ranks, when one crashes
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a shared store keeps addresses of crashed ranks
+LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")  # log stacks of crashes
+PATIENCE = timedelta(minutes=2)  # a rank that waits longer assumes that another crashed, and all restart
 
 
 def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int = RESTARTS) -> None:
-    """Run `function(*args)` in `ranks` processes that form a group; it must be found by its module and name.
+    """Run `function(*args)` in several processes that form a group; if one crashes, all restart.
 
-    A function that it returns is called when the group is gone: what one process is left to do alone.
+    Args:
+        function: A function that can be imported by its module and name. If it returns a function, that is called
+            after the group is closed.
+        *args: Its arguments.
+        ranks: Number of processes.
+        restarts: Largest number of restarts.
+
+    Raises:
+        RankError: If a process crashes after the last restart.
     """
     if ranks < 1:
-        raise SettingError(f"ranks={ranks}; at least one process learns")
+        raise SettingError(f"ranks={ranks}; give at least 1")
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -105,27 +113,24 @@ def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int =
         elastic_launch(config, _run_in_group)(function, *args)
     except ChildFailedError as error:
         number, first = error.get_first_failure()
-        why: Any = first.message  # a record of the error and its stack, if it was an error
-        why = why["message"] if isinstance(why, dict) else why
-        raise RankError(f"rank {number} died {restarts + 1} times, last of: {why}") from error
+        message: Any = first.message  # a dict with the error and its stack, if Python raised one
+        message = message["message"] if isinstance(message, dict) else message
+        raise RankError(f"rank {number} crashed {restarts + 1} times, the last time with: {message}") from error
 
 
 def _run_in_group(function: Callable[..., Any], *args: Any) -> None:
-    """In each process: one thread where the ranks share cores, a group, and the work."""
+    """Join the group and run the function; the ranks share the cores of the machine."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
-    joined_group()
+    join_group()
     try:
-        rest = function(*args)
+        after = function(*args)
     finally:
         group.destroy_process_group()
-    if callable(rest):
-        rest()
+    if callable(after):
+        after()
 
 
-def joined_group() -> None:
-    """Join the group that `torchrun` describes in the environment.
-
-    Each tensor's own device decides what carries it: nccl on GPUs, gloo on the CPU.
-    """
+def join_group() -> None:
+    """Join the process group that `torchrun` describes in the environment: nccl for GPU tensors, gloo for the CPU."""
     both = torch.cuda.is_available() and group.is_nccl_available()
     group.init_process_group("cpu:gloo,cuda:nccl" if both else "gloo", timeout=PATIENCE)

@@ -1,6 +1,6 @@
-"""Files and folders are written whole or not at all: beside their place first, then renamed into it.
+"""Atomic writes: files and folders are written under a temporary name in the same folder, then renamed.
 
-What is half written is locked by its writer. The next writer at the same place takes away what no living process holds.
+The writer locks its temporary file. The next writer of the same path removes temporary files that no process locks.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from safetensors import SafetensorError
 
 from fgai.errors import DataError, OutputError
 
-HALF = ".half"  # the ending of what is not whole yet
-TRIAL = 64 * 2**10  # bytes that are written to see whether there is room
+SUFFIX = ".half"  # of temporary files
+TRIAL = 64 * 2**10  # bytes written to test for free space
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary file to write to, which becomes `path` at the end of the block unless an error ends it."""
-    with _writing(path), _half(path, folder=False) as half:
-        yield half
-        half.chmod(0o644)
-        half.replace(path)
+    """Yield a temporary file that replaces `path` at the end of the block, unless an error ends it."""
+    with _output_errors(path), _temporary(path, folder=False) as temporary:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` at the end of the block, unless an error or a crash ends it."""
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `folder` at the end of the block, unless an error ends it."""
     if folder.exists():
-        raise DataError(f"{folder} is there already; name a new folder, or take that one away")
-    with _writing(folder), _half(folder, folder=True) as half:
-        yield half
+        raise DataError(f"{folder} exists already; give a new folder, or delete that one")
+    with _output_errors(folder), _temporary(folder, folder=True) as temporary:
+        yield temporary
         os.sync()
-        half.chmod(0o755)
-        half.rename(folder)
+        temporary.chmod(0o755)
+        temporary.rename(folder)
 
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """A private folder beside `folder` that is gone at the end of the block."""
-    with _half(folder, folder=True) as half:
-        yield half
+    """Yield a private folder beside `folder`; it is deleted at the end of the block."""
+    with _temporary(folder, folder=True) as temporary:
+        yield temporary
 
 
 @contextmanager
-def alone(folder: Path, *, reading: bool = False) -> Iterator[None]:
-    """In a folder whose files belong together: one writer, or readers, at a time; others wait."""
+def locked_folder(folder: Path, *, reading: bool = False) -> Iterator[None]:
+    """Lock a folder for one writer, or for any number of readers; other processes wait."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a file system without locks
+        with suppress(OSError):  # file systems without locks
             fcntl.flock(handle, fcntl.LOCK_SH if reading else fcntl.LOCK_EX)
         yield
     finally:
@@ -66,112 +66,114 @@ def alone(folder: Path, *, reading: bool = False) -> Iterator[None]:
 
 
 def try_output(path: str | Path, *, folder: bool = False) -> None:
-    """Refuse a file (or `folder`) that could not be written: a wrong kind, no permission, no room. Nothing stays.
+    """Raise `OutputError` if a file (or `folder`) cannot be written: wrong kind, no permission, no space.
+
+    It leaves no file behind.
 
     >>> try_output("/proc/report.html")
     Traceback (most recent call last):
-    fgai.errors.OutputError: /proc/report.html cannot be written (...); name another place, or make room
+    fgai.errors.OutputError: /proc/report.html cannot be written (...); give another path, or free some space
     """
     path = Path(path)
-    with _writing(path):
+    with _output_errors(path):
         if path.exists() and path.is_dir() != folder:
-            raise OSError(errno.EEXIST, "it is a file there already" if folder else "it is a folder")
-        there = path if folder and path.exists() else path.parent
-        while not there.exists():
-            there = there.parent
-        with tempfile.TemporaryFile(dir=there) as trial:
+            raise OSError(errno.EEXIST, "it is a file" if folder else "it is a folder")
+        parent = path if folder and path.exists() else path.parent
+        while not parent.exists():
+            parent = parent.parent
+        with tempfile.TemporaryFile(dir=parent) as trial:
             trial.write(bytes(TRIAL))
 
 
 def reserve(path: Path, size: int) -> None:
-    """Ask for the room of a file before it is mapped: a full disk is an error now, not a crash later."""
+    """Reserve the space of a file before it is mapped, so that a full disk is an error and not a crash."""
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """What the system says when it cannot write, in a sentence."""
+def _output_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into an `OutputError`."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         if isinstance(error, OutputError):
             raise
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise OutputError(f"{path} cannot be written ({why}); name another place, or make room") from error
+        raise OutputError(f"{path} cannot be written ({why}); give another path, or free some space") from error
 
 
 @contextmanager
-def _half(path: Path, *, folder: bool) -> Iterator[Path]:
-    """A new file or folder beside `path`, locked while the block runs, and gone after it unless it was renamed."""
+def _temporary(path: Path, *, folder: bool) -> Iterator[Path]:
+    """Yield a new file or folder beside `path`, locked during the block and deleted after it unless renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
-    half, handle = _locked(path, folder)
+    _remove_abandoned(path)
+    temporary, handle = _create_locked(path, folder)
     try:
-        yield half
+        yield temporary
     finally:
-        _remove(half)
+        _remove(temporary)
         os.close(handle)
 
 
-def _locked(path: Path, folder: bool) -> tuple[Path, int]:
-    """A new half of `path` and the handle of its lock; made again if it was swept before it was locked."""
-    place: dict[str, Any] = {"dir": path.parent, "prefix": f".{path.name[:200]}.", "suffix": HALF}
+def _create_locked(path: Path, folder: bool) -> tuple[Path, int]:
+    """Create a temporary file and lock it; create another if a second writer removed it before it was locked."""
+    options: dict[str, Any] = {"dir": path.parent, "prefix": f".{path.name[:200]}.", "suffix": SUFFIX}
     while True:
         if folder:
-            half = Path(tempfile.mkdtemp(**place))
-            handle = os.open(half, os.O_RDONLY)
+            temporary = Path(tempfile.mkdtemp(**options))
+            handle = os.open(temporary, os.O_RDONLY)
         else:
-            handle, name = tempfile.mkstemp(**place)
-            half = Path(name)
+            handle, name = tempfile.mkstemp(**options)
+            temporary = Path(name)
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if half.exists() and os.path.samestat(half.stat(), os.fstat(handle)):
-            return half, handle
+        if temporary.exists() and os.path.samestat(temporary.stat(), os.fstat(handle)):
+            return temporary, handle
         os.close(handle)
 
 
-def _sweep(path: Path) -> None:
-    """Take away the halves of `path` that no living process has locked."""
-    start = f".{path.name[:200]}."
-    for half in path.parent.iterdir():
-        random = half.name.removeprefix(start).removesuffix(HALF)
-        if half.name != f"{start}{random}{HALF}" or len(random) != 8 or half.is_symlink():
+def _remove_abandoned(path: Path) -> None:
+    """Remove the temporary files of `path` that no running process has locked."""
+    prefix = f".{path.name[:200]}."
+    for file in path.parent.iterdir():
+        random = file.name.removeprefix(prefix).removesuffix(SUFFIX)
+        if file.name != f"{prefix}{random}{SUFFIX}" or len(random) != 8 or file.is_symlink():
             continue
         try:
-            handle = os.open(half, os.O_RDONLY)
-        except OSError:  # gone, or another user's
+            handle = os.open(file, os.O_RDONLY)
+        except OSError:  # already removed, or of another user
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(half)
-        except OSError:  # its writer lives
+            _remove(file)
+        except OSError:  # its writer is running
             pass
         finally:
             os.close(handle)
 
 
-def _remove(half: Path) -> None:
-    if half.is_dir():
-        shutil.rmtree(half, ignore_errors=True)
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
     else:
-        half.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
-def checked_suffix(path: Path, endings: Iterable[str], what: str) -> str:
-    """The ending of a file's name, if `what` can be saved as such a file; others are refused.
+def checked_suffix(path: Path, suffixes: Iterable[str], what: str) -> str:
+    """Return the suffix of a path; raise `DataError` if `what` cannot be saved with it.
 
     >>> checked_suffix(Path("curves.svg"), (".svg", ".png"), "a figure")
     '.svg'
     """
-    *others, last = endings
+    *others, last = suffixes
     if path.suffix not in (*others, last):
         known = f"{', '.join(others)} or {last}" if others else last
-        raise DataError(f"{what} is saved as {known}, and {path} ends in {path.suffix or 'nothing'}")
+        raise DataError(f"{what} is saved as {known}, but {path} ends in {path.suffix or 'nothing'}; give such a name")
     return path.suffix
 
 
 def jsonable(value: Any) -> Any:
-    """The same record for JSON: numbers that are not finite become None, tuples lists.
+    """Return a value that JSON can hold: numbers that are not finite become None, tuples become lists.
 
     >>> jsonable({"loss": (1.0, math.nan)})
     {'loss': [1.0, None]}
@@ -184,6 +186,6 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """`content` as JSON, sorted and indented, so that two versions can be compared line by line."""
-    with atomic_write(path) as half:
-        half.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    """Write `content` as JSON, sorted and indented, so that two versions can be compared line by line."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")

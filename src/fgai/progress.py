@@ -1,4 +1,4 @@
-"""A progress bar for people: on the terminal only, nothing when output is piped."""
+"""A progress bar, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Advance = Callable[[str], None]
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Advance]:
-    """Yields `advance(note)`, to be called once per step; the note stands beside the bar.
+    """Yield `advance(note)`, which advances the bar by one step and shows `note` beside it.
 
     >>> with progress("counting", total=2) as advance:
     ...     advance("one"), advance("two")

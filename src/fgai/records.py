@@ -1,4 +1,4 @@
-"""Frozen dataclasses from JSON: every entry is checked against its annotation, so that what is built can be used."""
+"""Frozen dataclasses from JSON; each entry is checked against its annotation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def record(kind: type[T], raw: Any, where: object, remedy: str, *, more: bool = False) -> T:
-    """The dataclass `kind` of what a JSON file holds; `more` lets it hold entries that `kind` does not have.
+    """Return the dataclass `kind` with the entries of a JSON object; `more` allows entries that `kind` does not have.
 
-    A `float` may be null: files write NaN so. Lists become the tuples that the annotations name.
+    A `float` may be null, which becomes NaN. Lists become tuples where the annotation is a tuple.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -27,68 +27,56 @@ def record(kind: type[T], raw: Any, where: object, remedy: str, *, more: bool = 
     Point(name='a', at=(1.0, 2.5))
     >>> record(Point, {"name": 7}, "p.json", "write it again")
     Traceback (most recent call last):
-    fgai.errors.DataError: p.json: `name` is 7, and str is needed; write it again
+    fgai.errors.DataError: p.json: `name` is 7, but str is required; write it again
     """
     try:
         return _dataclass(kind, raw, more)
-    except _Wrong as error:
+    except _InvalidEntry as error:
         raise DataError(f"{where}: {error}; {remedy}") from error
 
 
 def records(kind: type[T], raw: Any, where: object, remedy: str) -> list[T]:
-    """The dataclasses of a JSON list."""
+    """Return the dataclasses of a JSON list."""
     if not isinstance(raw, list):
-        raise DataError(f"{where}: {_short(raw)}, and a list is needed; {remedy}")
-    return [record(kind, one, f"{where}, entry {number}", remedy) for number, one in enumerate(raw)]
+        raise DataError(f"{where}: {_short(raw)}, but a list is required; {remedy}")
+    return [record(kind, entry, f"{where}, entry {number}", remedy) for number, entry in enumerate(raw)]
 
 
-def checked(kind: Any, raw: Any, where: object, remedy: str) -> Any:
-    """The value of a JSON file, if it is of this kind.
-
-    >>> checked(dict[str, str], {"x": "y"}, "a.json", "write it again")
-    {'x': 'y'}
-    """
-    try:
-        return _value(kind, raw)
-    except _Wrong as error:
-        raise DataError(f"{where}: {error}; {remedy}") from error
-
-
-class _Wrong(ValueError):
-    """What is wrong with an entry; `place` grows on the way out, so that good entries cost nothing."""
+class _InvalidEntry(ValueError):
+    """The error of an entry; each level of nesting prepends to `path`, so valid entries need no path."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self.place = ""
+        self.path = ""
 
     def __str__(self) -> str:
-        return f"`{self.place.removeprefix('.')}` {self.args[0]}" if self.place else f"it {self.args[0]}"
+        return f"`{self.path.removeprefix('.')}` {self.args[0]}" if self.path else f"it {self.args[0]}"
 
 
 def _dataclass(kind: Any, raw: Any, more: bool = False) -> Any:
     if not isinstance(raw, dict):
-        raise _Wrong(f"is {_short(raw)}, and an object is needed")
-    hints, every = get_type_hints(kind), {field.name: field for field in fields(kind)}
-    if (strange := [name for name in raw if name not in every]) and not more:
-        raise _Wrong(f"has {_short(strange)}, and may have {', '.join(every)}")
-    needed = [name for name, f in every.items() if f.default is MISSING and f.default_factory is MISSING]
-    if missing := [name for name in needed if name not in raw]:
-        raise _Wrong(f"has no {', '.join(missing)}")
-    there = [name for name in every if name in raw]
-    return kind(**dict(zip(there, _each([(f".{name}", hints[name], raw[name]) for name in there]), strict=True)))
+        raise _InvalidEntry(f"is {_short(raw)}, but an object is required")
+    hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
+    if (unknown := [name for name in raw if name not in known]) and not more:
+        raise _InvalidEntry(f"has {_short(unknown)}, but may have only {', '.join(known)}")
+    required = [name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
+    if missing := [name for name in required if name not in raw]:
+        raise _InvalidEntry(f"has no {', '.join(missing)}")
+    given = [name for name in known if name in raw]
+    return kind(**dict(zip(given, _values([(f".{name}", hints[name], raw[name]) for name in given]), strict=True)))
 
 
-def _each(entries: Iterable[tuple[object, Any, Any]]) -> list[Any]:
-    """The values of entries: where each is, what it must be, what there is."""
-    found: list[Any] = []
-    for place, kind, raw in entries:
+def _values(entries: Iterable[tuple[object, Any, Any]]) -> list[Any]:
+    """Return the checked values of entries (key, type, raw value)."""
+    values: list[Any] = []
+    for key, kind, raw in entries:
         try:
-            found.append(_value(kind, raw))
-        except _Wrong as error:
-            said = place if isinstance(place, str) else f"[{place}]"
-            error.place = f"{said[:60]}{error.place}"
+            values.append(_value(kind, raw))
+        except _InvalidEntry as error:
+            step = key if isinstance(key, str) else f"[{key}]"
+            error.path = f"{step[:60]}{error.path}"
             raise
-    return found
+    return values
 
 
 def _value(kind: Any, raw: Any) -> Any:
@@ -106,38 +94,38 @@ def _value(kind: Any, raw: Any) -> Any:
     if origin in (tuple, list, Sequence) and isinstance(raw, list):
         return _list(origin, parts, raw)
     if origin in (dict, Mapping) and isinstance(raw, dict):
-        return dict(zip(raw, _each((f".{name}", parts[1], part) for name, part in raw.items()), strict=True))
-    raise _Wrong(f"is {_short(raw)}, and {_called(kind)} is needed")
+        return dict(zip(raw, _values((f".{name}", parts[1], part) for name, part in raw.items()), strict=True))
+    raise _InvalidEntry(f"is {_short(raw)}, but {_type_name(kind)} is required")
 
 
 def _any_of(kinds: tuple[Any, ...], raw: Any) -> Any:
-    """The value as the first kind that it can be."""
+    """Return the value as the first type of a union that fits."""
     if raw is None and types.NoneType in kinds:
         return None
     *others, last = (kind for kind in kinds if kind is not types.NoneType)
     for kind in others:
         try:
             return _value(kind, raw)
-        except _Wrong:
+        except _InvalidEntry:
             continue
     return _value(last, raw)
 
 
 def _list(origin: Any, parts: tuple[Any, ...], raw: list[Any]) -> Any:
     if origin is not tuple:
-        return _each((i, parts[0], part) for i, part in enumerate(raw))
+        return _values((i, parts[0], part) for i, part in enumerate(raw))
     if parts[-1] is Ellipsis:
-        return tuple(_each((i, parts[0], part) for i, part in enumerate(raw)))
+        return tuple(_values((i, parts[0], part) for i, part in enumerate(raw)))
     if len(raw) != len(parts):
-        raise _Wrong(f"has {len(raw)} entries, and {len(parts)} are needed")
-    return tuple(_each(zip(range(len(raw)), parts, raw, strict=True)))
+        raise _InvalidEntry(f"has {len(raw)} entries, but {len(parts)} are required")
+    return tuple(_values(zip(range(len(raw)), parts, raw, strict=True)))
 
 
-def _called(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     named = isinstance(kind, type) and get_origin(kind) is None
     return kind.__name__ if named else str(kind).replace("typing.", "").replace("collections.abc.", "")
 
 
 def _short(value: Any) -> str:
-    said = repr(value) if not isinstance(value, dict | list) or len(value) < 10 else f"a {type(value).__name__}"
-    return said if len(said) <= 60 else f"{said[:60]}..."
+    text = repr(value) if not isinstance(value, dict | list) or len(value) < 10 else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:60]}..."

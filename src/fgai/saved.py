@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fgai.backbones import BACKBONES
 from fgai.errors import DataError
-from fgai.files import alone, atomic_write, jsonable, try_output, write_json
+from fgai.files import atomic_write, jsonable, locked_folder, try_output, write_json
 from fgai.methods import Epoch
 from fgai.readers import read_header, read_json, read_tensors
 from fgai.records import record
@@ -65,7 +65,7 @@ def save(folder: str | Path, model: nn.Module, *, backbone: str, features: int, 
     folder = Path(folder)
     try_output(folder, folder=True)
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder):
+    with locked_folder(folder):
         with atomic_write(folder / "weights-new.safetensors") as half:
             save_model(model, str(half))
             digest = _digest(half)
@@ -84,7 +84,7 @@ def load(folder: str | Path) -> Saved:
     remedy = f"`fgai train --out {folder}` writes a model"
     if not (folder / MANIFEST).is_file():
         raise DataError(f"{folder} holds no saved model (no {MANIFEST}); {remedy}")
-    with alone(folder, reading=True):
+    with locked_folder(folder, reading=True):
         return _loaded(folder, remedy)
 
 

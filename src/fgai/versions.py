@@ -1,4 +1,4 @@
-"""What figures were made with."""
+"""Versions of the software that computed a result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 
 def versions() -> dict[str, str]:
-    """The versions that can change a figure.
+    """Return the versions of all packages that can change a result.
 
     >>> sorted(versions())
     ['fgai', 'python', 'torch', 'torch-geometric']

@@ -180,7 +180,7 @@ def _by_batches(function):
 
 def _layerwise(rng):
     net, data = either(rng)
-    return lambda: list(scale.layerwise(net, data))
+    return lambda: list(scale.layerwise_readings(net, data))
 
 
 def _convert(rng, folder):

@@ -337,7 +337,7 @@ def test_batches_come_on_the_cpu_and_go_to_the_model(name, device):
         loader = scale.Loader(data, (5, 5), batch=20, seed_nodes=data.train_mask)
         check = scale.full_neighbour_loader(data, 2, seed_nodes=data.val_mask)
         assert next(iter(loader)).x.device.type == "cpu"
-        return weights(small(METHODS[name]).fit(model, Batches(loader, check, slots=2)))
+        return weights(small(METHODS[name]).fit(model, Batches(loader, check, positions=2)))
 
     same_on(device, job)
 
@@ -346,8 +346,8 @@ def test_readings_audits_and_certificates_of_batches(device):
     def job(model, data):
         model.eval()
         batches = lambda: scale.full_neighbour_loader(data, 2, batch=40)  # noqa: E731
-        whole = scale.concat(scale.readings(model, batches()), 60)
-        last = scale.concat(scale.layerwise(model, data, batch=40), 60)
+        whole = scale.concat_readings(scale.batch_readings(model, batches()), 60)
+        last = scale.concat_readings(scale.layerwise_readings(model, data, batch=40), 60)
         proved = scale.certify_batches(model, batches(), k=3, steps=1)
         return whole, last, scale.audit_batches(model, batches(), ATTACK), proved
 

@@ -1,4 +1,4 @@
-"""The paper's models as plain PyG modules."""
+"""Reference models of the paper, as plain PyG modules."""
 
 from fgai.backbones.base import BACKBONES, Backbone, build, shape_for
 from fgai.backbones.encodings import laplacian_encodings

@@ -1,4 +1,4 @@
-"""What a backbone is: a model of a given width for a given number of features and classes."""
+"""The interface of a backbone, and the registry of backbones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fgai.seeding import seeded
 
 
 class Backbone(Protocol):
-    """A model class, and what it needs of a graph beyond `x` and `edge_index`; `of_pairs` if it answers for pairs."""
+    """A model class with a `prepare` method; its attribute `of_pairs` is True if it predicts links."""
 
     def __call__(self, features: int, classes: int) -> nn.Module:
-        """A new model."""
+        """Return a new model."""
         ...
 
     def prepare(self, data: Data) -> Data:
-        """The graph with whatever else `forward` takes (positional encodings)."""
+        """Return the graph with the other inputs of `forward`, such as positional encodings."""
         ...
 
 
@@ -30,7 +30,15 @@ BACKBONES: Registry[Any] = Registry("backbone")
 
 
 def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
-    """A new model for this graph's features and classes, initialised by `seed`.
+    """Return a new model for the features and classes of a graph.
+
+    Args:
+        name: One of `BACKBONES`.
+        data: The graph.
+        seed: Random seed of the initialisation.
+
+    Raises:
+        DataError: If the backbone predicts links and the graph has labels of nodes, or the other way round.
 
     >>> import torch
     >>> data = Data(x=torch.ones(3, 5), y=torch.tensor([0, 1, 2]))
@@ -39,33 +47,33 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     """
     shape = shape_for(data)
     kinds = {True: "pairs of nodes", False: "nodes"}
-    answers, labelled = getattr(BACKBONES[name], "of_pairs", False), "edge_label_index" in data
-    if answers != labelled:
+    predicted, labelled = getattr(BACKBONES[name], "of_pairs", False), "edge_label_index" in data
+    if predicted != labelled:
         raise DataError(
-            f"{name} answers for {kinds[answers]}, and the labels of this graph are of {kinds[labelled]}; "
-            "take a backbone and a dataset that both, or neither, end in -links"
+            f"{name} predicts labels of {kinds[predicted]}, but this graph has labels of {kinds[labelled]}; "
+            "use a backbone and a dataset that both, or neither, end in -links"
         )
     with seeded(seed):
         return BACKBONES[name](**shape)
 
 
-MOST_CLASSES = 100_000  # more is a mistake: node ids or amounts taken for classes
+MAX_CLASSES = 100_000  # a larger label is a mistake: a node id or an amount
 
 
 def shape_for(data: Data) -> dict[str, int]:
-    """How many features and classes a model of this graph has."""
+    """Return the numbers of `features` and `classes` of a graph, the arguments of a backbone."""
     x, y = require(data, "x"), require(data, "y")
-    whole = y.numel() > 0 and not y.is_meta and bool((y == y.round() if y.is_floating_point() else y == y).all())
-    if x.dim() != 2 or not whole or not 0 <= int(y.max()) < MOST_CLASSES:
+    integer = y.numel() > 0 and not y.is_meta and bool((y == y.round() if y.is_floating_point() else y == y).all())
+    if x.dim() != 2 or not integer or not 0 <= int(y.max()) < MAX_CLASSES:
         raise DataError(
             f"`x` has the shape {list(x.shape)} and `y` {list(y.shape)}; a backbone needs features [N, F] and a class "
-            f"from 0 to {MOST_CLASSES - 1} for every node or pair"
+            f"from 0 to {MAX_CLASSES - 1} for each node or pair"
         )
     return {"features": x.size(1), "classes": int(y.max()) + 1}
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Dropout of features; of a sparse matrix on its stored entries, which is the same: zeros stay zeros."""
+    """Apply dropout to features; of a sparse matrix only to the stored entries, since zeros stay zeros."""
     if not training or not x.is_sparse:
         return fast_dropout(x, p, training)
     x = x.coalesce()

@@ -1,4 +1,4 @@
-"""Where a node lies in its graph: eigenvectors of the Laplacian, by a sparse solver."""
+"""Laplacian positional encodings, computed by a sparse solver."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from fgai.settings import check_whole
 
 
 def laplacian_encodings(edge_index: Tensor, num_nodes: int, size: int = 8, tolerance: float = 1e-3) -> Tensor:
-    """The eigenvectors of L = I - D^-1/2 A D^-1/2 for its smallest eigenvalues but the first; [N, size].
+    """Return the eigenvectors of L = I - D^-1/2 A D^-1/2 for the smallest eigenvalues except the first; [N, size].
 
-    They are those of D^-1/2 A D^-1/2 for its largest eigenvalues, which Lanczos finds with one sparse product per
-    step: no dense matrix. Signs are fixed (the entry of largest magnitude is positive) and the start vector too, so
-    the same graph gives the same encodings. A graph of `size` nodes or fewer gets columns of zeros at the end.
+    These are the eigenvectors of D^-1/2 A D^-1/2 for its largest eigenvalues, which Lanczos computes with one sparse
+    product per step. The start vector is fixed, and the sign makes the entry of largest magnitude positive, so the
+    encodings are deterministic. A graph of `size` nodes or fewer gets columns of zeros at the end.
+
+    Args:
+        edge_index: The edges, [2, E]; directions are ignored.
+        num_nodes: Number of nodes.
+        size: Number of eigenvectors.
+        tolerance: Relative accuracy of the eigenvalues.
 
     >>> path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     >>> laplacian_encodings(path, 3, size=2).shape
@@ -27,15 +33,15 @@ def laplacian_encodings(edge_index: Tensor, num_nodes: int, size: int = 8, toler
     """
     check_whole(1, num_nodes=num_nodes)
     integers = edge_index.dim() == 2 and edge_index.size(0) == 2 and edge_index.dtype in (torch.int32, torch.int64)
-    if not integers or edge_index.is_meta or (edge_index.numel() and not int(edge_index.min()) >= 0):
+    if not integers or edge_index.is_meta or (edge_index.numel() and int(edge_index.min()) < 0):
         raise DataError(f"`edge_index` is {edge_index.dtype} {list(edge_index.shape)}; give node ids [2, E]")
     if edge_index.numel() and int(edge_index.max()) >= num_nodes:
-        raise DataError(f"edges name the node {int(edge_index.max())}, and there are {num_nodes}; number nodes from 0")
-    found = min(size, num_nodes - 1)
-    vectors = _leading(_normalised_adjacency(edge_index, num_nodes), found + 1, tolerance)[:, 1:]
+        raise DataError(f"edges refer to node {int(edge_index.max())} of {num_nodes}; number nodes from 0")
+    count = min(size, num_nodes - 1)
+    vectors = _leading_eigenvectors(_normalised_adjacency(edge_index, num_nodes), count + 1, tolerance)[:, 1:]
     largest = np.abs(vectors).argmax(axis=0)
-    vectors = vectors * np.sign(vectors[largest, np.arange(found)])
-    return torch.from_numpy(np.pad(vectors, ((0, 0), (0, size - found)))).float().to(edge_index.device)
+    vectors = vectors * np.sign(vectors[largest, np.arange(count)])
+    return torch.from_numpy(np.pad(vectors, ((0, 0), (0, size - count)))).float().to(edge_index.device)
 
 
 def _normalised_adjacency(edge_index: Tensor, num_nodes: int) -> sp.csr_matrix:
@@ -46,8 +52,8 @@ def _normalised_adjacency(edge_index: Tensor, num_nodes: int) -> sp.csr_matrix:
     return (scale @ adjacency @ scale).tocsr()
 
 
-def _leading(matrix: sp.csr_matrix, count: int, tolerance: float) -> np.ndarray:
-    """Eigenvectors by falling eigenvalue; [N, count]. A matrix too small for Lanczos is solved whole."""
+def _leading_eigenvectors(matrix: sp.csr_matrix, count: int, tolerance: float) -> np.ndarray:
+    """Return eigenvectors by decreasing eigenvalue, [N, count]; a small matrix is solved as a dense one."""
     num_nodes = int(matrix.get_shape()[0])
     if matrix.nnz == 0:  # every vector is an eigenvector
         values, vectors = np.zeros(count), np.eye(num_nodes, count)
@@ -56,6 +62,6 @@ def _leading(matrix: sp.csr_matrix, count: int, tolerance: float) -> np.ndarray:
     else:
         start = np.random.default_rng(0).standard_normal(num_nodes)
         width = min(max(64, 2 * count + 1), num_nodes - 1)
-        precise: Any = tolerance  # SciPy's stubs take it for an int
-        values, vectors = eigsh(matrix, k=count, which="LA", tol=precise, ncv=width, v0=start)
+        tol: Any = tolerance  # SciPy's stubs declare an int
+        values, vectors = eigsh(matrix, k=count, which="LA", tol=tol, ncv=width, v0=start)
     return vectors[:, np.argsort(-values, kind="stable")[:count]]

@@ -1,6 +1,6 @@
 """GAT and GATv2 of the paper: a hidden layer of 8 heads x 8, and an output layer of one head, the explanation.
 
-For link prediction the output layer gives each node an embedding, and a pair is a link by the product of its two.
+For link prediction the output layer computes node embeddings, and the logit of a pair is their inner product.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class GAT(nn.Module):
 
     @staticmethod
     def prepare(data: Data) -> Data:
-        """The graph as it is: features and edges are enough."""
+        """Return the graph unchanged."""
         return data
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Logits; [N, F], [2, E] -> [N, C]."""
+        """Return the logits; [N, F], [2, E] -> [N, C]."""
         x = self.conv1(dropout(x, self.dropout, self.training), edge_index)
         return self.conv2(dropout(nn.functional.elu(x), self.dropout, self.training), edge_index)
 
 
 @BACKBONES.register("gatv2")
 class GATv2(GAT):
-    """GATv2 (Brody et al. 2022): as GAT, with scores that depend on both ends."""
+    """GATv2 (Brody et al. 2022): GAT with dynamic attention, 8 heads x 8, then one head."""
 
     layer = GATv2Conv
 
@@ -57,10 +57,10 @@ class GATLinks(GAT):
     def __init__(self, features: int, classes: int = 2, **settings: Any) -> None:
         super().__init__(features, EMBEDDING, **settings)
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride], an answer for pairs
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride], it predicts pairs
         self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor
     ) -> Tensor:
-        """Logits of the pairs; [N, F], [2, E], [2, M] -> [M, 2]."""
+        """Return the logits of the pairs; [N, F], [2, E], [2, M] -> [M, 2]."""
         z = super().forward(x, edge_index)
         score = (z.index_select(0, edge_label_index[0]) * z.index_select(0, edge_label_index[1])).sum(-1)
         return torch.stack([torch.zeros_like(score), score], dim=1)

@@ -1,6 +1,7 @@
 """The graph transformer of the paper: width 128, 8 heads, then an output layer of one head, the explanation.
 
-Norms stand before the layers: after them, as first published, training at the paper's rate of .01 is unstable.
+Normalisation is applied before the layers. After them, as first published, training at the paper's rate of .01 is
+unstable.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class GT(nn.Module):
 
     @staticmethod
     def prepare(data: Data) -> Data:
-        """The graph with `pe`, its Laplacian positional encodings."""
-        placed = copy.copy(data)
-        placed.pe = laplacian_encodings(require(data, "edge_index"), int(data.num_nodes or 0), ENCODINGS)
-        return placed
+        """Return the graph with `pe`, its Laplacian positional encodings."""
+        data = copy.copy(data)
+        data.pe = laplacian_encodings(require(data, "edge_index"), int(data.num_nodes or 0), ENCODINGS)
+        return data
 
     def forward(self, x: Tensor, edge_index: Tensor, pe: Tensor) -> Tensor:
-        """Logits; [N, F], [2, E], [N, 8] -> [N, C]."""
+        """Return the logits; [N, F], [2, E], [N, 8] -> [N, C]."""
         h = self.embed(dropout(x, self.dropout, self.training)) + self.place(pe)
         h = h + dropout(self.conv1(self.norm1(h), edge_index), self.dropout, self.training)
         h = h + dropout(self.mlp(self.norm2(h)), self.dropout, self.training)

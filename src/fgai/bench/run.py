@@ -118,8 +118,7 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
         data = placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
         model, method, seconds = trained(cell, data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
-        through = getattr(method, "through", None)  # a defence that cleans the graph first is attacked through that
-        call = through() if through else None
+        call = method.cleaned_call()  # an attack on a defence that cleans the graph includes the cleaning
         attacks = {name: ATTACKS[name] for name in settings.attacks}
         clean, *attacked = (
             replace(row, preset=cell.preset)
@@ -135,17 +134,14 @@ def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tup
     A method that refines starts from the vanilla model of the same seed, which is kept on a shelf.
     """
     kind, shelf = METHODS[cell.method], store.folder / "models" / cell.name
-    make = getattr(kind, "preset", None)
-    if make is None and cell.preset != "default":
-        raise SettingError(f"{cell.method} has no presets, and {cell.preset!r} was asked for; name it alone")
     changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
-    method = make(cell.preset, **changed) if make else kind(**changed)
+    method = kind.preset(cell.preset, **changed)
     if cell.method == REFINED and (shelf / "manifest.json").exists():
         found = saved.load(shelf)
         if found.manifest.get("method") == asdict(method) and "seconds" in found.manifest:
             return found.model.to(settings.device), method, float(found.manifest["seconds"])
     model = backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
-    if getattr(kind, "refines", False):
+    if kind.needs_pretrained:
         model, *_ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
     start = time.perf_counter()
     model = method.fit(model, data).model

@@ -1,4 +1,4 @@
-"""The paper's datasets by name, with its seeded splits; read offline where the raw files are there."""
+"""The datasets of the paper by name, with its seeded splits; they load offline if the raw files exist."""
 
 from fgai.datasets.catalogue import DATASETS, load
 from fgai.datasets.features import compact, fingerprint

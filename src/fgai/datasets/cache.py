@@ -1,4 +1,4 @@
-"""The folder in which datasets are kept, how raw files get there without the network, and the graphs read from them."""
+"""The folder of downloaded datasets: raw files, and the graphs read from them as safetensors."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from fgai.files import atomic_write
 from fgai.readers import parse_json, read_header, read_tensors
 
 FORMAT = 1
-REMEDY = "delete it, it is made again from the raw files"
+REMEDY = "delete it; it is written again from the raw files"
 
 
 def cache(root: str | Path | None = None) -> Path:
-    """The cache folder: `root`, else `$FGAI_DATA`, else `~/.cache/fgai`; made if it is not there."""
+    """Return the cache folder: `root`, else `$FGAI_DATA`, else `~/.cache/fgai`; create it if missing."""
     folder = Path(root or os.environ.get("FGAI_DATA") or Path.home() / ".cache" / "fgai").expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def locked(root: Path, name: str) -> FileLock:
-    """Two processes that open one dataset for the first time do so one after the other."""
+    """Return the lock of a dataset: only one process at a time reads its raw files."""
     return FileLock(root / f".{name}.lock")
 
 
-def bring(raw: str, root: Path) -> None:
-    """Copy the files of the folder `raw` from `$FGAI_RAW` that the cache does not have, each whole or not at all."""
-    if shelf := os.environ.get("FGAI_RAW"):
-        copy_missing(Path(shelf) / raw, root / raw)
+def copy_raw(raw: str, root: Path) -> None:
+    """Copy the files of the folder `raw` that the cache does not have from `$FGAI_RAW`."""
+    if folder := os.environ.get("FGAI_RAW"):
+        copy_missing(Path(folder) / raw, root / raw)
 
 
-def copy_missing(there: Path, here: Path) -> None:
-    """Copy the files of a folder that another does not have, each whole or not at all."""
-    for source in there.iterdir() if there.is_dir() else ():
-        if source.is_file() and not (here / source.name).exists():
-            with atomic_write(here / source.name) as half:
-                shutil.copyfile(source, half)
+def copy_missing(source: Path, target: Path) -> None:
+    """Copy the files of one folder that the other does not have, each atomically."""
+    for path in source.iterdir() if source.is_dir() else ():
+        if path.is_file() and not (target / path.name).exists():
+            with atomic_write(target / path.name) as temporary:
+                shutil.copyfile(path, temporary)
 
 
 def digests(raw: Path) -> dict[str, str]:
-    """The SHA-256 of each file of a folder, by name."""
-    found = {}
+    """Return the SHA-256 of each file of a folder, by name."""
+    by_file = {}
     for path in sorted(raw.iterdir()) if raw.is_dir() else ():
         if path.is_file() and not path.name.startswith("."):
             with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+                by_file[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return by_file
 
 
-def keep(path: Path, data: Data, raw: Mapping[str, str]) -> None:
+def save_graph(path: Path, data: Data, raw: Mapping[str, str]) -> None:
     """Write the tensors of a graph, with the digests of the raw files that it was read from."""
     tensors = {name: value.contiguous() for name, value in data.to_dict().items() if isinstance(value, Tensor)}
-    with atomic_write(path) as half:
-        save_file(tensors, str(half), {"fgai": json.dumps({"format": FORMAT, "raw": dict(raw)})})
+    with atomic_write(path) as temporary:
+        save_file(tensors, str(temporary), {"fgai": json.dumps({"format": FORMAT, "raw": dict(raw)})})
 
 
-def kept(path: Path, raw: Mapping[str, str]) -> Data | None:
-    """The graph that `keep` wrote, if it was read from raw files of these digests and is whole."""
+def load_graph(path: Path, raw: Mapping[str, str]) -> Data | None:
+    """Return the graph that `save_graph` wrote, or None if it is not valid or has other digests."""
     if not raw or not path.exists():
         return None
     try:
@@ -76,7 +76,7 @@ def kept(path: Path, raw: Mapping[str, str]) -> Data | None:
             return None
         tensors, _ = read_tensors(path, REMEDY)
     except DataError:
-        return None  # it is made again
+        return None  # it is written again
     return Data.from_dict(tensors) if _is_graph(tensors) else None
 
 

@@ -1,10 +1,10 @@
-"""Which datasets there are, and how a name becomes a PyG `Data` with its split.
+"""The datasets by name, each a PyG `Data` with its split.
 
-PyG's and OGB's own classes read the raw files. Everything happens in a cache folder: the `root` argument, else
-`$FGAI_DATA`, else `~/.cache/fgai`. Raw files found under `$FGAI_RAW` (the same layout, may be read-only) are copied
-there first; what is not found is downloaded by PyG as usual. PyG keeps what it read as pickles, which can run code: it
-does so in a private folder that is deleted, and the cache holds safetensors with the SHA-256 of the raw files instead.
-OGB's loader keeps its own pickles in the cache, which is out of reach here: let nobody else write there.
+The classes of PyG and OGB read the raw files. Everything is stored in a cache folder: the `root` argument, else
+`$FGAI_DATA`, else `~/.cache/fgai`. Raw files under `$FGAI_RAW` (the same layout, may be read-only) are copied there
+first; PyG downloads the others. PyG saves processed graphs as pickles, which can run code. Here it does so in a private
+folder that is deleted, and the cache holds safetensors with the SHA-256 of the raw files instead. OGB's loader keeps
+its own pickles in the cache, so nobody else should be able to write there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.error import URLError
 from torch_geometric.data import Data, Dataset
 from torch_geometric.datasets import Amazon, Coauthor
 
-from fgai.datasets.cache import bring, cache, copy_missing, digests, keep, kept, locked
+from fgai.datasets.cache import cache, copy_missing, copy_raw, digests, load_graph, locked, save_graph
 from fgai.datasets.planetoid import CheckedPlanetoid, check
 from fgai.datasets.split import by_index, split_links, split_nodes
 from fgai.datasets.synthetic import synthetic
@@ -40,25 +40,25 @@ class PyGSource:
     split: Callable[[Data, int], Data] = split_nodes
 
     def __call__(self, root: Path, seed: int) -> Data:
-        """The graph with the paper's split."""
+        """Return the graph with the split of the paper."""
         raw = root / self.folder / self.part / "raw"
-        bring(f"{self.folder}/{self.part}/raw", root)
-        found, place = digests(raw), raw.with_name("graph.safetensors")
+        copy_raw(f"{self.folder}/{self.part}/raw", root)
+        known, path = digests(raw), raw.with_name("graph.safetensors")
         if self.folder == "Planetoid":
-            check(raw, found)
-        data = kept(place, found)
+            check(raw, known)
+        data = load_graph(path, known)
         if data is None:
             data = self._read(raw)
-            keep(place, data, digests(raw))
+            save_graph(path, data, digests(raw))
         return self.split(data, seed)
 
     def _read(self, raw: Path) -> Data:
-        """The graph as PyG reads it, or downloads it, in a folder of our own: nothing that lay there is unpickled."""
+        """Let PyG read or download the graph in a new folder, so that it unpickles no existing file."""
         try:
-            with scratch(raw.with_name("reading")) as restart_every:
-                own = restart_every / self.folder / self.part / "raw"
+            with scratch(raw.with_name("reading")) as temporary:
+                own = temporary / self.folder / self.part / "raw"
                 copy_missing(raw, own)
-                data = self.reader(str(restart_every / self.folder), self.part)[0]
+                data = self.reader(str(temporary / self.folder), self.part)[0]
                 copy_missing(own, raw)
         except (URLError, OSError) as error:
             raise DataError(
@@ -67,7 +67,7 @@ class PyGSource:
             ) from error
         except DataError:
             raise
-        except Exception as error:  # whatever PyG, numpy or a zip file says of broken files
+        except Exception as error:  # of any kind that PyG, numpy or zipfile raises
             raise DataError(f"{raw} holds files that PyG cannot read ({error!r:.300}); delete them") from error
         assert isinstance(data, Data)
         return data
@@ -75,13 +75,13 @@ class PyGSource:
 
 @DATASETS.register("synthetic")
 def _synthetic(root: Path, seed: int) -> Data:
-    """A generated power-law community graph; fgai.datasets.synthetic makes any size."""
+    """A generated power-law community graph; `fgai.datasets.synthetic` generates any size."""
     return split_nodes(synthetic(seed=seed), seed)
 
 
 @DATASETS.register("synthetic-links")
 def _synthetic_links(root: Path, seed: int) -> Data:
-    """The same graph, and which of its links are missing."""
+    """The same graph for link prediction."""
     return split_links(synthetic(seed=seed), seed)
 
 
@@ -91,9 +91,7 @@ def _arxiv(root: Path, seed: int) -> Data:
     try:
         from ogb.nodeproppred import PygNodePropPredDataset  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise MissingExtraError(
-            "ogbn-arxiv is read by OGB's loader; install it with: pip install 'fgai[ogb]'"
-        ) from error
+        raise MissingExtraError("ogbn-arxiv needs OGB's loader; install it with: pip install 'fgai[ogb]'") from error
     dataset = PygNodePropPredDataset("ogbn-arxiv", str(root))
     data, parts = dataset[0], dataset.get_idx_split()
     data.y = data.y.flatten()
@@ -111,15 +109,23 @@ for _name, _reader, _folder, _part, _about in (
 ):
     DATASETS.add(_name, PyGSource(_reader, _folder, _part), _about)
     if _folder == "Planetoid":
-        about = f"which citations are missing among those of {_name}: for the backbones that answer for pairs"
+        about = f"link prediction on {_name}, for the backbones that end in -links"
         DATASETS.add(f"{_name}-links", PyGSource(_reader, _folder, _part, split_links), about)
 
 
 def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
-    """A dataset for node classification or, `...-links`, for link prediction, with masks to train, choose and judge by.
+    """Return a dataset for node classification, or for link prediction if its name ends in `-links`.
 
-    The split is the paper's, 10 / 10 / 80 % of the nodes at random by `seed`; ogbn-arxiv keeps OGB's own. Of links,
-    5 % are for validation and 10 % for test, and labels and masks are of pairs of nodes (`datasets.split.split_links`).
+    The split is that of the paper: 10 / 10 / 80 % of the nodes at random; ogbn-arxiv keeps OGB's split. Of links, 5 %
+    are for validation and 10 % for test, and labels and masks are of node pairs (`datasets.split.split_links`).
+
+    Args:
+        name: One of `DATASETS`.
+        seed: Random seed of the split.
+        root: The cache folder; by default `$FGAI_DATA`, else `~/.cache/fgai`.
+
+    Returns:
+        The graph with `train_mask`, `val_mask` and `test_mask`.
 
     >>> data = load("synthetic", seed=0)
     >>> [int(mask.sum()) for mask in (data.train_mask, data.val_mask, data.test_mask)]

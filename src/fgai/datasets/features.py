@@ -1,4 +1,4 @@
-"""Features as they are stored: sparse where that is smaller, and a fingerprint of a graph either way."""
+"""Sparse storage of features, and a fingerprint of a graph."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import hashlib
 from torch import Tensor
 from torch_geometric.data import Data
 
-SPARSE_BELOW = 0.5  # share of non-zeros under which dropout and product cost less by the entries
+SPARSE_BELOW = 0.5  # share of non-zeros below which sparse dropout and products are faster
 
 
 def compact(data: Data) -> Data:
-    """The same graph with `x` sparse (coalesced COO) if less than half of it is non-zero; layers multiply it as it is.
+    """Return the graph with sparse `x` (coalesced COO) if less than half of its entries are non-zero.
+
+    PyG's linear layers multiply sparse features directly.
 
     >>> import torch
     >>> compact(Data(x=torch.eye(100))).x.is_sparse
@@ -27,7 +29,7 @@ def compact(data: Data) -> Data:
 
 
 def fingerprint(data: Data) -> str:
-    """SHA-256 of the features, edges and labels; sparse and dense features give the same.
+    """Return the SHA-256 of the features, edges and labels; sparse and dense features give the same.
 
     >>> import torch
     >>> a, b = Data(x=torch.eye(100)), compact(Data(x=torch.eye(100)))
@@ -47,5 +49,5 @@ def _parts(value: Tensor) -> list[Tensor]:
     if not value.is_sparse and not value.is_floating_point():
         return [value.cpu()]
     value = value.cpu().coalesce() if value.is_sparse else value.cpu().to_sparse()
-    there = value.values() != 0
-    return [value.indices()[:, there], value.values()[there]]
+    nonzero = value.values() != 0
+    return [value.indices()[:, nonzero], value.values()[nonzero]]

@@ -1,4 +1,4 @@
-"""Cora, CiteSeer and PubMed come as Python pickles, which can run code: only files of known content are opened."""
+"""Cora, CiteSeer and PubMed are Python pickles, which can run code: only files with a known SHA-256 are opened."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KNOWN: dict[str, str] = parse_json(
 )
 
 
-def check(raw: Path, found: Mapping[str, str]) -> None:
-    """Refuse raw files that are not the published ones; `found` holds their digests."""
-    for name, digest in found.items():
+def check(raw: Path, known: Mapping[str, str]) -> None:
+    """Raise `DataError` if a raw file is not the published one; `known` holds the digests of the files."""
+    for name, digest in known.items():
         if name in KNOWN and digest != KNOWN[name]:
             raise DataError(
                 f"{raw / name} is not the published file (its SHA-256 differs), and as a pickle it could run code; "
@@ -28,10 +28,10 @@ def check(raw: Path, found: Mapping[str, str]) -> None:
 
 
 class CheckedPlanetoid(Planetoid):
-    """PyG's Planetoid, which refuses raw files that are not the published ones."""
+    """PyG's Planetoid with a check that the raw files are the published ones."""
 
     def process(self) -> None:
-        """Check every raw file, then read it as PyG does."""
-        found, raw = digests(Path(self.raw_dir)), Path(self.raw_dir)
-        check(raw, {Path(path).name: found[Path(path).name] for path in self.raw_paths})
+        """Check all raw files, then read them as PyG does."""
+        known, raw = digests(Path(self.raw_dir)), Path(self.raw_dir)
+        check(raw, {Path(path).name: known[Path(path).name] for path in self.raw_paths})
         super().process()

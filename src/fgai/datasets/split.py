@@ -1,4 +1,4 @@
-"""Which nodes or links a model learns from, is chosen by, and is judged on: by a seed, for all methods alike."""
+"""Random splits of nodes or links into training, validation and test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fgai.seeding import seeded
 
 
 def split_nodes(data: Data, seed: int, train: float = 0.1, val: float = 0.1) -> Data:
-    """The graph with random masks: a share to train on, a share to choose by, the rest to judge on."""
+    """Return the graph with random masks: shares for training and validation, the rest for test."""
     nodes = int(data.num_nodes or 0)
     order = torch.randperm(nodes, generator=torch.Generator().manual_seed(seed))
     first, second = int(train * nodes), int(val * nodes)
@@ -21,7 +21,7 @@ def split_nodes(data: Data, seed: int, train: float = 0.1, val: float = 0.1) -> 
 
 
 def by_index(data: Data, train: Tensor, val: Tensor, test: Tensor) -> Data:
-    """The graph with masks that hold these nodes."""
+    """Return the graph with masks of these nodes."""
     data = copy.copy(data)
     for name, nodes in (("train_mask", train), ("val_mask", val), ("test_mask", test)):
         data[name] = torch.zeros(int(data.num_nodes or 0), dtype=torch.bool).index_fill_(0, nodes, True)
@@ -29,11 +29,10 @@ def by_index(data: Data, train: Tensor, val: Tensor, test: Tensor) -> Data:
 
 
 def split_links(data: Data, seed: int) -> Data:
-    """Link prediction as an answer for each pair of nodes: the graph of the training links, with pairs to judge.
+    """Return a graph for link prediction, which classifies node pairs; its edges are the training links.
 
-    The links are split by `RandomLinkSplit(num_val=.05, num_test=.1, is_undirected=True)`. `edge_label_index` holds the
-    pairs of all parts, `y` is 1 for a link and 0 for as many pairs that are none, and the masks are of pairs. Messages
-    go along training links only.
+    `RandomLinkSplit(num_val=.05, num_test=.1, is_undirected=True)` splits the links. `edge_label_index` holds the pairs
+    of all parts; `y` is 1 for a link and 0 for a negative pair, of which there are as many. The masks are of pairs.
     """
     split = RandomLinkSplit(num_val=0.05, num_test=0.1, is_undirected=True)
     with seeded(seed):
@@ -41,6 +40,6 @@ def split_links(data: Data, seed: int) -> Data:
     linked = Data(x=data.x, edge_index=parts[0].edge_index)
     linked.edge_label_index = torch.cat([part.edge_label_index for part in parts], dim=1)
     linked.y = torch.cat([part.edge_label for part in parts]).long()
-    of = torch.arange(3).repeat_interleave(torch.tensor([len(part.edge_label) for part in parts]))
-    linked.train_mask, linked.val_mask, linked.test_mask = of == 0, of == 1, of == 2
+    part_of = torch.arange(3).repeat_interleave(torch.tensor([len(part.edge_label) for part in parts]))
+    linked.train_mask, linked.val_mask, linked.test_mask = part_of == 0, part_of == 1, part_of == 2
     return linked

@@ -1,4 +1,4 @@
-"""A generated graph with labels, for sizes that no dataset here has. Its figures are always called generated."""
+"""Generated graphs with labels, of any size. Results on them are always labelled as generated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fgai.errors import SettingError
 from fgai.graph import edge_keys
 from fgai.settings import check_numbers, check_seed, check_whole
 
-ROUNDS = 200
+ROUNDS = 200  # of drawing edges
 
 
 def synthetic(
@@ -25,11 +25,23 @@ def synthetic(
     signal: float = 0.5,
     seed: int = 0,
 ) -> Data:
-    """A power-law community graph: undirected, no self-loops, no repeated edges; O(edges log edges) time.
+    """Return a power-law community graph: undirected, no self-loops, no repeated edges; O(edges log edges) time.
 
-    Each node belongs to one of `classes` communities and draws a popularity from a power law, P(d) ~ d^-exponent. An
-    edge picks its ends by popularity, the second one inside the first one's community with probability `homophily`.
-    Features are `signal` times the community's own random direction, plus unit noise. `edges` counts both directions.
+    Each node has a popularity with P(d) ~ d^-exponent. The ends of an edge are drawn by popularity. Features are
+    `signal` times a random direction of the community, plus unit noise.
+
+    Args:
+        nodes: Number of nodes.
+        edges: Number of edges; both directions count.
+        features: Number of features.
+        classes: Number of communities.
+        homophily: Probability that the second end of an edge is drawn from the community of the first.
+        exponent: Exponent of the power law.
+        signal: Strength of the features.
+        seed: Random seed.
+
+    Returns:
+        The graph with `x`, `edge_index` and `y`, without masks.
 
     >>> data = synthetic(nodes=500, edges=4_000, seed=1)
     >>> data.num_nodes, data.num_edges, data.is_undirected(), data.has_self_loops()
@@ -60,8 +72,8 @@ def synthetic(
 
 
 def _pairs(y: Tensor, popularity: Tensor, count: int, homophily: float, generator: torch.Generator) -> Tensor:
-    """`count` different pairs of nodes; [2, count], the smaller id first."""
-    order = y.argsort(stable=True)  # communities lie one after another, so each is a range of the cumulated popularity
+    """Return `count` distinct pairs of nodes, [2, count], the smaller id first."""
+    order = y.argsort(stable=True)  # by community, so that each is an interval of the cumulative popularity
     bounds = torch.cat([popularity.new_zeros(1), popularity[order].cumsum(0)])
     first = torch.searchsorted(y[order].contiguous(), torch.arange(int(y.max()) + 2))
     keys = torch.empty(0, dtype=torch.long)
@@ -77,13 +89,13 @@ def _pairs(y: Tensor, popularity: Tensor, count: int, homophily: float, generato
             break
     else:
         raise SettingError(
-            f"only {2 * keys.numel()} of {2 * count} edges were found in {ROUNDS} rounds; ask for fewer edges, or for "
-            "fewer classes or less homophily, which leave more pairs"
+            f"{ROUNDS} rounds gave only {2 * keys.numel()} of {2 * count} edges; ask for fewer edges, fewer classes or "
+            "less homophily"
         )
     keys = keys[torch.randperm(keys.numel(), generator=generator)[:count]]
     return torch.stack([keys % y.numel(), keys // y.numel()])
 
 
 def _position(bounds: Tensor, value: Tensor) -> Tensor:
-    """Which interval of the cumulated popularity a value falls into."""
+    """Return the index of the interval of the cumulative popularity that holds a value."""
     return (torch.searchsorted(bounds, value, right=True) - 1).clamp_(0, bounds.numel() - 2)

@@ -1,11 +1,18 @@
-"""Graphs that do not fit: batches from a sampler, features and edges on disk, exact figures that stream."""
+"""Graphs larger than memory: sampled batches, features and edges on disk, and exact readings batch by batch."""
 
 from fgai.large.convert import convert, convert_edge_list, write_store
-from fgai.large.layerwise import layerwise
+from fgai.large.layerwise import layerwise_readings
 from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.sampler import NeighbourSampler
 from fgai.large.store import DiskGraph
-from fgai.large.streaming import BatchAudit, BatchReading, audit_batches, certify_batches, concat, readings
+from fgai.large.streaming import (
+    BatchAudit,
+    BatchReading,
+    audit_batches,
+    batch_readings,
+    certify_batches,
+    concat_readings,
+)
 
 __all__ = [
     "BatchAudit",
@@ -14,12 +21,12 @@ __all__ = [
     "Loader",
     "NeighbourSampler",
     "audit_batches",
+    "batch_readings",
     "certify_batches",
-    "concat",
+    "concat_readings",
     "convert",
     "convert_edge_list",
     "full_neighbour_loader",
-    "layerwise",
-    "readings",
+    "layerwise_readings",
     "write_store",
 ]

@@ -1,7 +1,7 @@
-"""Exact readings one layer at a time: each layer runs over all nodes with one hop, and its output waits on disk.
+"""Exact readings layer by layer: each layer runs over all nodes with one hop, and its output is stored on disk.
 
-Batches of L hops see a node again for every walk that leads to it, d^L edges a node; layer by layer it is d edges a
-layer. It works for any model whose nodes hear of each other in PyG's layers only.
+With L layers and degree d, a batch of full neighbourhoods reads d^L edges per node; layer by layer it is L d edges. The
+model may exchange messages between nodes only in PyG's message-passing layers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fgai.calling import Call
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import CallError, SettingError
-from fgai.large.loader import columns_of, full_neighbour_loader
+from fgai.large.loader import csc_of, full_neighbour_loader
 from fgai.large.store import DiskGraph
 from fgai.large.streaming import BatchReading
 from fgai.patching import message_passing_layers
@@ -29,49 +29,60 @@ from fgai.progress import progress
 from fgai.reading import Reader, open_reader
 from fgai.training.data import num_seed_nodes
 
-PROBES = 2  # nodes on which the result is compared with that of whole neighbourhoods
-ROUNDING = 1e-3  # relative to the largest logit
+PROBES = 2  # nodes whose logits are compared with those from full neighbourhoods
+TOLERANCE = 1e-3  # relative to the largest logit
 
 
-def layerwise(
+def layerwise_readings(
     model: nn.Module, graph: Data | DiskGraph, *, batch: int = 1_024, call: Call | None = None
 ) -> Iterator[BatchReading]:
-    """Read all nodes, batch by batch, with the attention of the last layer.
+    """Yield exact readings of all nodes, batch by batch, with the attention of the last layer.
 
-    A few nodes are first compared with what whole neighbourhoods give, and a model that does not fit is refused.
+    Args:
+        model: A model that runs each of its message-passing layers once.
+        graph: A graph in memory or on disk.
+        batch: Seed nodes per batch.
+        call: How the model is called on a graph; by its signature by default.
+
+    Raises:
+        CallError: If the logits of a few nodes differ from those from their full neighbourhoods, because nodes
+            exchange messages outside PyG's layers.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
-    >>> [len(seen.nodes) for seen in layerwise(backbones.build("gat", data), data, batch=600)]
+    >>> [len(part.nodes) for part in layerwise_readings(backbones.build("gat", data), data, batch=600)]
     [600, 400]
     """
     if ranks.world_size() > 1:
-        raise SettingError(f"{ranks.world_size()} ranks; layer by layer one process reads all, use exact() on several")
+        raise SettingError(
+            f"layer by layer one process reads all nodes, but there are {ranks.world_size()} ranks; use "
+            "full_neighbour_loader() with several"
+        )
     loader, device = full_neighbour_loader(graph, hops=1, batch=batch), device_of(model)
     with open_reader(model, call) as read, tempfile.TemporaryDirectory() as folder:
-        *early, last = _in_order(read, on_device(next(iter(loader)), device))
-        known: dict[str, Tensor] = {}
+        *early, last = _layer_order(read, on_device(next(iter(loader)), device))
+        outputs: dict[str, Tensor] = {}
         with progress("layer by layer", (len(early) + 1) * len(loader)) as advance:
             for name in early:
-                found = None
+                output = None
                 for part in loader:
-                    rows = _output(read, name, part, known)
-                    found = _on_disk(Path(folder), loader.shares.count, rows) if found is None else found
-                    found[part.n_id[: len(rows)]] = rows.cpu()
+                    rows = _layer_output(read, name, part, outputs)
+                    output = _create_rows(Path(folder), loader.shares.count, rows) if output is None else output
+                    output[part.n_id[: len(rows)]] = rows.cpu()
                     advance(name)
-                known[name] = torch.empty(0) if found is None else found
-            _compare(read, graph, known)
+                outputs[name] = torch.empty(0) if output is None else output
+            _compare(read, graph, outputs)
             for part in loader:
-                yield _seen(read, part, known)
+                yield _read_last_layer(read, part, outputs)
                 advance(last)
 
 
-class _Enough(Exception):
-    """The layer that was wanted has answered; what comes after it need not run."""
+class _LayerDone(Exception):
+    """Carries the output of a layer; stops the forward pass after it."""
 
 
-def _in_order(read: Reader, part: Data) -> list[str]:
-    """The layers that exchange, in the order in which they act; each acts once."""
+def _layer_order(read: Reader, part: Data) -> list[str]:
+    """Return the message-passing layers in the order in which they run; each must run once."""
     order: list[str] = []
     with ExitStack() as undo:
         for name, layer in message_passing_layers(read.model).items():
@@ -79,64 +90,67 @@ def _in_order(read: Reader, part: Data) -> list[str]:
         read.logits(part)
     if not order or len(set(order)) < len(order):
         raise CallError(
-            f"{type(read.model).__name__} runs {order or 'no layer of PyG'}; layer by layer each must run once: "
-            "read it in batches of whole neighbourhoods, with exact()"
+            f"{type(read.model).__name__} runs {order or 'no layer of PyG'}, but layer by layer each layer must run "
+            "once; read it with full_neighbour_loader()"
         )
     return order
 
 
-def _output(read: Reader, name: str, part: Data, known: Mapping[str, Tensor]) -> Tensor:
-    """What a layer gives for the seeds of a batch."""
+def _layer_output(read: Reader, name: str, part: Data, outputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the output of a layer for the seed nodes of a batch."""
 
     def stop(_: nn.Module, __: object, out: Tensor) -> None:
-        raise _Enough(out)
+        raise _LayerDone(out)
 
     handle = read.model.get_submodule(name).register_forward_hook(stop)
     try:
-        with _held(read.model, part.n_id, known):
+        with _replaced_layers(read.model, part.n_id, outputs):
             read.logits(on_device(part, device_of(read.model)))
-    except _Enough as found:
-        return found.args[0][: num_seed_nodes(part)]
+    except _LayerDone as done:
+        return done.args[0][: num_seed_nodes(part)]
     finally:
         handle.remove()
-    raise CallError(f"{name} did not run; layer by layer a model must run the same layers on every batch")
+    raise CallError(f"{name} did not run; layer by layer a model must run the same layers on each batch")
 
 
 @contextmanager
-def _held(model: nn.Module, ids: Tensor, known: Mapping[str, Tensor]) -> Iterator[None]:
-    """For the length of a block, layers whose output is known give it, for these nodes, instead of computing it."""
+def _replaced_layers(model: nn.Module, ids: Tensor, outputs: Mapping[str, Tensor]) -> Iterator[None]:
+    """Make the layers in `outputs` return their stored rows of these nodes instead of computing them."""
     ids, device = ids.cpu(), device_of(model)
     with ExitStack() as undo:
-        for name, rows in known.items():
+        for name, rows in outputs.items():
             layer = model.get_submodule(name)
             layer.forward = lambda *_, rows=rows, **__: rows[ids].to(device)
             undo.callback(delattr, layer, "forward")
         yield
 
 
-def _seen(read: Reader, part: Data, known: Mapping[str, Tensor]) -> BatchReading:
+def _read_last_layer(read: Reader, part: Data, outputs: Mapping[str, Tensor]) -> BatchReading:
     part = on_device(part, device_of(read.model))
-    with _held(read.model, part.n_id, known):
+    with _replaced_layers(read.model, part.n_id, outputs):
         return BatchReading(part.n_id, read.checked(one_graph(part)).head(num_seed_nodes(part)))
 
 
-def _on_disk(folder: Path, nodes: int, like: Tensor) -> Tensor:
-    """Rows like these for every node, in a file, so that memory holds only what is in use."""
+def _create_rows(folder: Path, nodes: int, like: Tensor) -> Tensor:
+    """Create a file-backed tensor with one row like these for each node."""
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
         shape = (nodes, *like.shape[1:])
         return torch.from_numpy(np.memmap(file.name, like.cpu().numpy().dtype, "w+", shape=shape))
 
 
-def _compare(read: Reader, graph: Data | DiskGraph, known: Mapping[str, Tensor]) -> None:
-    """Nodes with few neighbours, and one hop more than there are layers: a model that reaches further is found out."""
-    degree = columns_of(graph).start.diff()
+def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor]) -> None:
+    """Compare the logits of a few nodes with those from full neighbourhoods, one hop larger than the layers need.
+
+    Nodes of low degree are compared. The extra hop shows whether the model reaches further than its layers.
+    """
+    degree = csc_of(graph).start.diff()
     seed_nodes = degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices
-    wide = next(iter(full_neighbour_loader(graph, hops=len(known) + 2, seed_nodes=seed_nodes)))
-    told = read.logits(on_device(wide, device_of(read.model)))[: len(seed_nodes)]
-    found = _seen(read, next(iter(full_neighbour_loader(graph, hops=1, seed_nodes=seed_nodes))), known).reading.logits
-    if (told - found).abs().max() > ROUNDING * told.abs().max():
+    wide = next(iter(full_neighbour_loader(graph, hops=len(outputs) + 2, seed_nodes=seed_nodes)))
+    expected = read.logits(on_device(wide, device_of(read.model)))[: len(seed_nodes)]
+    narrow = next(iter(full_neighbour_loader(graph, hops=1, seed_nodes=seed_nodes)))
+    logits = _read_last_layer(read, narrow, outputs).reading.logits
+    if (expected - logits).abs().max() > TOLERANCE * expected.abs().max():
         raise CallError(
-            f"layer by layer {type(read.model).__name__} says {found.tolist()} and at once {told.tolist()}: "
-            "its nodes hear of each other outside PyG's layers; read it in batches of whole neighbourhoods, "
-            "with exact()"
+            f"{type(read.model).__name__} outputs {logits.tolist()} layer by layer, but {expected.tolist()} on full "
+            "neighbourhoods: its nodes exchange messages outside PyG's layers; read it with full_neighbour_loader()"
         )

@@ -1,4 +1,4 @@
-"""Batches of a graph for training and for exact reading: PyG's `NodeLoader` with our sampler, shared among ranks."""
+"""Loaders of sampled and of full neighbourhoods: PyG's `NodeLoader` with our sampler, sharded over ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from fgai.errors import SettingError
 from fgai.large.sampler import CSC, NeighbourSampler
 from fgai.large.store import DiskGraph
 
-ALL = -1  # edges of a hop
+ALL = -1  # edges per hop
 
 
 class ShardedBatches:
-    """Which seeds come together, epoch by epoch: shuffled batches are dealt out to the ranks one by one.
+    """Batch sampler that assigns the batches of seed nodes to the ranks in turn.
 
-    Shuffled, every rank gets equally many, and what is left over waits for another epoch; if not, each seed comes once.
+    With `shuffle` each rank gets the same number of batches, and left-over batches are dropped for the epoch. Without
+    it each seed node comes exactly once.
 
     >>> list(ShardedBatches(5, batch=2, shuffle=False, seed=0))
     [[0, 1], [2, 3], [4]]
@@ -33,8 +34,8 @@ class ShardedBatches:
         self.count, self.batch, self.shuffle, self.seed, self.epoch = count, batch, shuffle, seed, 0
         if batch < 1 or (shuffle and -(-count // batch) < ranks.world_size()):
             raise SettingError(
-                f"{count} seed nodes in batches of {batch} for {ranks.world_size()} ranks; give smaller batches, "
-                "so that each rank has one"
+                f"{count} seed nodes in batches of {batch} do not give each of {ranks.world_size()} ranks a batch; "
+                "give smaller batches, of at least one node"
             )
 
     def __len__(self) -> int:
@@ -50,11 +51,19 @@ class ShardedBatches:
 
 
 class Loader(NodeLoader):
-    """Batches around `seeds` (ids or a mask; all nodes by default) of a graph, in memory or on disk.
+    """Loader of the sampled neighbourhoods of seed nodes, from a graph in memory or on disk.
 
-    `fanout` says how many edges a node keeps at each hop. Each batch is a `Data` whose first `batch_size` nodes are the
-    seeds, with the ids of its nodes (`n_id`) and edges (`e_id`). Batches come on the CPU; what reads them moves them
-    to its model. Under `torchrun` each rank has its share.
+    Each batch is a `Data` on the CPU whose first `batch_size` nodes are the seed nodes. `n_id` and `e_id` are the ids
+    of its nodes and edges in the graph. Under `torchrun` each rank loads its share of the batches.
+
+    Args:
+        graph: A graph in memory or on disk.
+        fanout: The largest number of incoming edges to sample per node, for each hop; -1 for all.
+        batch: Seed nodes per batch.
+        seed_nodes: Ids or a mask of the seed nodes; all nodes by default.
+        shuffle: Whether to shuffle the seed nodes in each epoch.
+        seed: Random seed of shuffling and sampling.
+        workers: Processes that prepare batches ahead; 0 prepares them in this process.
 
     >>> from fgai import datasets
     >>> data = datasets.load("synthetic")
@@ -75,7 +84,7 @@ class Loader(NodeLoader):
         workers: int = 0,
     ) -> None:
         graph = on_device(one_graph(graph), CPU) if isinstance(graph, Data) else graph
-        csc = columns_of(graph)
+        csc = csc_of(graph)
         nodes = torch.arange(csc.num_nodes) if seed_nodes is None else seed_nodes.cpu()
         nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
         _check_seed_nodes(nodes, csc.num_nodes)
@@ -86,45 +95,53 @@ class Loader(NodeLoader):
             source,
             NeighbourSampler(csc, fanout, seed),
             nodes,
-            transform=_tidy,
+            transform=_coalesce_features,
             batch_sampler=self.shares,
             num_workers=workers,
             persistent_workers=False,
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Other batches and other neighbours for another epoch, the same for the same one."""
+        """Set the epoch, which with the seed determines the batches and the sampled neighbours."""
         self.shares.epoch = epoch
         sampler: Any = self.node_sampler
         sampler.epoch = epoch
 
 
-def _check_seed_nodes(nodes: Tensor, count: int) -> None:
-    whole = nodes.dim() == 1 and nodes.dtype in (torch.int32, torch.int64)
-    if not whole or (len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < count):
+def _check_seed_nodes(nodes: Tensor, num_nodes: int) -> None:
+    """Raise unless the seed nodes are ids of existing nodes."""
+    integer = nodes.dim() == 1 and nodes.dtype in (torch.int32, torch.int64)
+    if not integer or (len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_nodes):
         raise SettingError(
-            f"seed_nodes is {nodes.dtype} {list(nodes.shape)}; give a mask, or a list of ids from 0 to {count - 1}"
+            f"seed_nodes is {nodes.dtype} {list(nodes.shape)}; give a mask, or a list of ids from 0 to {num_nodes - 1}"
         )
 
 
-def _tidy(batch: Data) -> Data:
-    """Sparse features lie in order once and for all, not each time that a layer multiplies them."""
+def _coalesce_features(batch: Data) -> Data:
+    """Coalesce sparse features once, so that no layer has to."""
     if isinstance(batch.x, Tensor) and batch.x.is_sparse:
         batch.x = batch.x.coalesce()
     return batch
 
 
-def columns_of(graph: Data | DiskGraph) -> CSC:
-    """The edges of a graph, grouped by target; those on disk stay there."""
+def csc_of(graph: Data | DiskGraph) -> CSC:
+    """Return the edges of a graph grouped by target; those of a `DiskGraph` stay on disk."""
     return graph.columns if isinstance(graph, DiskGraph) else CSC.of(graph)
 
 
 def full_neighbour_loader(
     graph: Data | DiskGraph, hops: int, *, batch: int = 256, seed_nodes: Tensor | None = None
 ) -> Loader:
-    """Batches in which the seeds have their whole neighbourhood of `hops` hops.
+    """Return a loader of full neighbourhoods: on the seed nodes, a model of `hops` layers outputs the exact logits.
 
-    A model of as many layers says of the seeds what it says in the whole graph.
+    Args:
+        graph: A graph in memory or on disk.
+        hops: Hops of the neighbourhoods, one per layer of the model.
+        batch: Seed nodes per batch.
+        seed_nodes: Ids or a mask of the seed nodes; all nodes by default.
+
+    Returns:
+        A loader in which each seed node comes once.
 
     >>> from fgai import datasets
     >>> data = datasets.load("synthetic")

@@ -26,11 +26,11 @@ class CSC:
 
     start: Tensor  # [N + 1]
     source: Tensor  # [E], of any integer type
-    edge: Tensor | None = None  # [E], where each edge was in the graph it came from; None if there
+    edge: Tensor | None = None  # [E], index of each edge in the original graph; None if it is the same
 
     @classmethod
     def of(cls, data: Data) -> CSC:
-        """The edges of `data`, grouped by target; edges that share one keep their order."""
+        """Return the edges of `data` grouped by target, in a stable order."""
         edges, nodes = require(data, "edge_index"), int(data.num_nodes or 0)
         _, order = stable_sort(edges[1])
         ends = degree(edges[1], nodes).cumsum(0)
@@ -38,92 +38,97 @@ class CSC:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return self.start.numel() - 1
 
     def degree(self, nodes: Tensor) -> Tensor:
-        """How many edges arrive at each of these nodes."""
+        """Return the in-degrees of these nodes."""
         return self.start[nodes + 1] - self.start[nodes]
 
 
-MOST_SAMPLED = 100_000  # edges of a node at a hop; -1 takes all of them at no such cost
+MAX_FANOUT = 100_000  # memory grows with the fan-out; -1 takes all edges of a node without that cost
 
 
 class NeighbourSampler(BaseSampler):
-    """From seed nodes outwards, at most `fanout[h]` of each node's incoming edges at hop h; -1 takes all.
+    """Samples at most `fanout[h]` incoming edges of each node at hop h, without replacement; for a PyG `NodeLoader`.
 
-    For any PyG `NodeLoader`. Every subset of a node's edges is equally likely and no edge comes twice; the cost is that
-    of the edges drawn, whatever the degree. What is drawn depends on `seed`, the epoch and the seed nodes alone: it is
-    the same in every process.
+    All subsets of a node's edges are equally likely. The cost is proportional to the number of sampled edges, whatever
+    the degree. The sample depends only on `seed`, the epoch and the seed nodes, so it is the same in each process.
+
+    Args:
+        csc: The edges of the graph, grouped by target.
+        fanout: Edges per node for each hop; -1 for all.
+        seed: Random seed.
 
     >>> from torch_geometric.data import Data
     >>> star = Data(edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4)
     >>> sampler = NeighbourSampler(CSC.of(star), fanout=[2])
-    >>> found = sampler.sample_from_nodes(NodeSamplerInput(input_id=None, node=torch.tensor([0])))
-    >>> found.col, len(found.edge.unique())
+    >>> sample = sampler.sample_from_nodes(NodeSamplerInput(input_id=None, node=torch.tensor([0])))
+    >>> sample.col, len(sample.edge.unique())
     (tensor([0, 0]), 2)
     """
 
     def __init__(self, csc: CSC, fanout: Sequence[int], seed: int = 0) -> None:
-        whole = all(type(size) is int and (size == -1 or 1 <= size <= MOST_SAMPLED) for size in fanout)
-        if not fanout or not whole:
+        valid = all(type(size) is int and (size == -1 or 1 <= size <= MAX_FANOUT) for size in fanout)
+        if not fanout or not valid:
             raise SettingError(
-                f"fanout={list(fanout)}; give a number of edges for each hop, at most {MOST_SAMPLED:,}, or -1 for all"
+                f"fanout={list(fanout)}; give a positive number of edges for each hop, at most {MAX_FANOUT:,}, "
+                "or -1 for all"
             )
         self.csc, self.fanout, self.seed, self.epoch = csc, tuple(fanout), seed, 0
 
     @property
     def edge_permutation(self) -> Any:
-        """Where the sampled edges lie in the graph they came from."""
+        """Index of each edge in the original graph."""
         return self.csc.edge
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
-        """The sampled neighbourhood of the seed nodes, which come first; an edge leads from `row` to `col`."""
+        """Return the sampled neighbourhood of the seed nodes, which come first; edges go from `row` to `col`."""
         nodes = index.node
         number = (self.seed * 1_000_003 + self.epoch) * 1_000_003 + int(nodes[0])
         generator = torch.Generator().manual_seed(number % 2**63)
-        numbers, frontier, first = _Numbers(nodes), nodes, 0
+        local_ids, frontier, first = _LocalIds(nodes), nodes, 0
         hops: list[tuple[Tensor, Tensor, Tensor]] = []
         for size in self.fanout:
             at, edge = sample_edges(self.csc, frontier, size, generator)
-            hops.append((numbers.of(self.csc.source[edge].long()), at + first, edge))
-            first, frontier = first + len(frontier), numbers.newest
+            hops.append((local_ids.of(self.csc.source[edge].long()), at + first, edge))
+            first, frontier = first + len(frontier), local_ids.newest
         row, column, edge = (torch.cat(parts) for parts in zip(*hops, strict=True))
         return SamplerOutput(
-            torch.cat(numbers.nodes),
+            torch.cat(local_ids.nodes),
             row,
             column,
             edge,
-            num_sampled_nodes=numbers.counts,
+            num_sampled_nodes=local_ids.counts,
             num_sampled_edges=[len(hop[2]) for hop in hops],
             metadata=(index.input_id, index.time),
         )
 
     def sample_from_edges(self, *_: Any, **__: Any) -> SamplerOutput:
-        """Links are not sampled here."""
-        raise SettingError("this sampler starts from nodes; for links give PyG's LinkNeighborLoader its own engine")
+        """Raise an error: this sampler does not sample links."""
+        raise SettingError("this sampler starts from nodes; for links use PyG's LinkNeighborLoader and its sampler")
 
 
 def sample_edges(csc: CSC, nodes: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """At most `size` edges of each node: whose they are (places in `nodes`), and which; node after node."""
+    """Return at most `size` edges of each node, node by node: positions in `nodes`, and positions in `csc.source`."""
     start, degree = csc.start[nodes], csc.degree(nodes)
     if size == -1:
         at = torch.arange(len(nodes)).repeat_interleave(degree)
         return at, start[at] + torch.arange(len(at)) - (degree.cumsum(0) - degree)[at]
     offset = torch.arange(size).expand(len(nodes), size).clone()
     many = (degree > size).nonzero().flatten()
-    offset[many] = distinct(degree[many], size, generator)
-    here = offset < degree[:, None]
-    at = torch.arange(len(nodes))[:, None].expand_as(here)[here]
-    return at, (start[:, None] + offset)[here]
+    offset[many] = sample_distinct(degree[many], size, generator)
+    valid = offset < degree[:, None]
+    at = torch.arange(len(nodes))[:, None].expand_as(valid)[valid]
+    return at, (start[:, None] + offset)[valid]
 
 
-def distinct(below: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different numbers under each limit, every subset equally likely; [n] -> [n, count].
+def sample_distinct(below: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Sample `count` distinct integers below each limit, all subsets equally likely; [n] -> [n, count].
 
-    Floyd's way: the i-th draw is under limit - count + i + 1, and if it is there already that bound itself is taken.
+    Floyd's algorithm: draw i is uniform below limit - count + i + 1; if drawn before, limit - count + i is taken.
 
-    >>> distinct(torch.tensor([2, 5]), 2, torch.Generator().manual_seed(0)).sort().values[0]
+    >>> sample_distinct(torch.tensor([2, 5]), 2, torch.Generator().manual_seed(0)).sort().values[0]
     tensor([0, 1])
     """
     draws = torch.rand(count, len(below), generator=generator, dtype=torch.double)
@@ -135,8 +140,8 @@ def distinct(below: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return picked.t()
 
 
-class _Numbers:
-    """Nodes of the graph numbered from 0 in a batch, in the order in which hops reach them."""
+class _LocalIds:
+    """Numbers the nodes of a batch from 0, in the order in which hops reach them."""
 
     def __init__(self, seed_nodes: Tensor) -> None:
         self.nodes = [seed_nodes]
@@ -144,16 +149,16 @@ class _Numbers:
 
     @property
     def newest(self) -> Tensor:
-        """The nodes that the last hop reached first."""
+        """The nodes that the last hop added."""
         return self.nodes[-1]
 
     @property
     def counts(self) -> list[int]:
-        """How many nodes each hop reached first."""
+        """Number of nodes that each hop added."""
         return [len(part) for part in self.nodes]
 
     def of(self, nodes: Tensor) -> Tensor:
-        """The numbers of these nodes; those not seen before get the next ones."""
+        """Return the local ids of these nodes; new nodes get the next ids."""
         once, back = nodes.unique(return_inverse=True)
         at = torch.searchsorted(self._sorted, once).clamp_(max=len(self._sorted) - 1)
         known = self._sorted[at] == once

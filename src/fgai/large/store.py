@@ -1,4 +1,4 @@
-"""A graph on disk behind PyG's `FeatureStore` and `GraphStore`: arrays are mapped, only what is asked for is read."""
+"""A graph on disk with the interfaces of PyG's `FeatureStore` and `GraphStore`; its arrays are memory-mapped."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fgai.records import record
 
 MANIFEST = "store.json"
 FORMAT = 1
-EDGES = ("start", "source", "edge")  # the arrays that a store keeps its edges in
+EDGES = ("start", "source", "edge")  # the arrays of the edges
 ATTRIBUTES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 PIECE = 1_000_000  # entries of an array that are checked at a time
-REMEDY = "`fgai convert` writes a store"
+REMEDY = "write a store with `fgai convert`"
 
 
 @dataclass(frozen=True)
 class About:
-    """What the manifest of a store says: its arrays, and the dataset and the seed of its split, if it knows them."""
+    """The manifest of a store: its arrays, and the dataset and the seed of its split, if known."""
 
     arrays: tuple[str, ...]
     format: int
@@ -36,9 +36,15 @@ class About:
 
 
 class DiskGraph(FeatureStore, GraphStore):
-    """A folder that `write_store` made: a CSC graph and one array per attribute of a node, memory-mapped.
+    """A graph in a folder that `write_store` wrote: its edges as CSC and one array per node attribute, memory-mapped.
 
-    Give it to `Loader`, or to PyG's own as `(store, store)`. It is read only.
+    Give it to `Loader`, or to PyG's loaders as `(store, store)`. It is read only.
+
+    Args:
+        folder: The folder of the store.
+
+    Raises:
+        DataError: If the folder holds no complete, consistent store.
 
     >>> import tempfile
     >>> from fgai import datasets
@@ -54,25 +60,25 @@ class DiskGraph(FeatureStore, GraphStore):
         GraphStore.__init__(self)
         self.folder = Path(folder)
         if not (self.folder / MANIFEST).exists():
-            raise DataError(f"{folder} holds no whole graph store (no {MANIFEST}); `fgai convert` writes one")
+            raise DataError(f"{folder} holds no complete graph store (no {MANIFEST}); {REMEDY}")
         raw = read_json(self.folder / MANIFEST, REMEDY)
         if isinstance(raw, dict) and raw.get("format") != FORMAT:
             raise DataError(
-                f"{folder} has format {raw.get('format')!s:.20}, and this fgai reads {FORMAT}; convert it again"
+                f"{folder} has format {raw.get('format')!s:.20}, but this version reads {FORMAT}; convert it again"
             )
         about = record(About, raw, self.folder / MANIFEST, REMEDY)
         if wrong := [name for name in about.arrays if not is_name(name)]:
-            raise DataError(f"{folder} names an array {wrong[0]!r:.60}, which is no name; {REMEDY}")
+            raise DataError(f"{folder} has an array {wrong[0]!r:.60}, which is not a valid name; {REMEDY}")
         if missing := {*EDGES} - {*about.arrays}:
-            raise DataError(f"{folder} has no {', '.join(sorted(missing))}, which hold its edges; {REMEDY}")
-        arrays = {name: _mapped(self.folder / f"{name}.npy") for name in about.arrays}
+            raise DataError(f"{folder} lacks {', '.join(sorted(missing))}, which hold the edges; {REMEDY}")
+        arrays = {name: _map_array(self.folder / f"{name}.npy") for name in about.arrays}
         self.origin = about.origin
         self.columns = CSC(arrays.pop("start"), arrays.pop("source"), arrays.pop("edge"))
         self._check(arrays)
         self._arrays, self.num_nodes, self.num_edges = arrays, self.columns.num_nodes, self.columns.source.numel()
 
     def _check(self, arrays: Mapping[str, Tensor]) -> None:
-        """Refuse arrays that do not fit each other: sizes, types, and ids; entries are read piece by piece."""
+        """Check sizes, types and ids of the arrays; entries are read piece by piece."""
         start, source, edge = self.columns.start, self.columns.source, self.columns.edge
         assert edge is not None
         nodes, count = start.numel() - 1, source.numel()
@@ -80,33 +86,33 @@ class DiskGraph(FeatureStore, GraphStore):
             array.dim() != 1 or array.is_floating_point() or array.dtype == torch.bool
             for array in (start, source, edge)
         ):
-            raise self._broken("its edges are no lists of integers")
+            raise self._invalid("the arrays of its edges are not lists of integers")
         if start.dtype != torch.long or nodes < 0 or edge.numel() != count:
-            raise self._broken(f"{start.numel()} starts of {start.dtype}, {count} sources and {edge.numel()} edges")
-        if int(start[0]) != 0 or int(start[-1]) != count or not _rising(start):
-            raise self._broken(f"its starts do not rise from 0 to {count}")
-        if not _within(source, nodes) or not _within(edge, count):
-            raise self._broken(f"its edges name others than {nodes} nodes and {count} edges")
+            raise self._invalid(f"{start.numel()} starts of {start.dtype}, {count} sources and {edge.numel()} edges")
+        if int(start[0]) != 0 or int(start[-1]) != count or not _is_increasing(start):
+            raise self._invalid(f"its starts do not increase from 0 to {count}")
+        if not _in_range(source, nodes) or not _in_range(edge, count):
+            raise self._invalid(f"its edges have ids outside of {nodes} nodes and {count} edges")
         for name, array in arrays.items():
             if array.dim() < 1 or len(array) != nodes:
-                raise self._broken(f"`{name}` has the shape {list(array.shape)}, and there are {nodes} nodes")
-            if array.dtype == torch.bool and not _within(array.view(torch.uint8), 2):
-                raise self._broken(f"`{name}` holds what is neither true nor false")
-            if not _can_be(name, array):
-                raise self._broken(f"`{name}` is {array.dtype} of shape {list(array.shape)}")
+                raise self._invalid(f"`{name}` has the shape {list(array.shape)}, but there are {nodes} nodes")
+            if array.dtype == torch.bool and not _in_range(array.view(torch.uint8), 2):
+                raise self._invalid(f"`{name}` holds values other than true and false")
+            if not _has_type_of(name, array):
+                raise self._invalid(f"`{name}` is {array.dtype} of shape {list(array.shape)}")
 
-    def _broken(self, why: str) -> DataError:
-        return DataError(f"{self.folder} holds no whole graph store ({why}); convert it again")
+    def _invalid(self, why: str) -> DataError:
+        return DataError(f"{self.folder} holds no complete graph store ({why}); convert it again")
 
     @property
     def names(self) -> list[str]:
-        """The attributes of a node."""
+        """The names of the node attributes."""
         return list(self._arrays)
 
-    def whole(self, name: str) -> Tensor:
-        """An attribute of all nodes, still on disk."""
+    def attribute(self, name: str) -> Tensor:
+        """Return an attribute of all nodes, memory-mapped."""
         if name not in self._arrays:
-            raise DataError(f"{self.folder} has no `{name}`, only {sorted(self._arrays)}; convert a graph that has it")
+            raise DataError(f"{self.folder} has no `{name}`, only {sorted(self._arrays)}; convert a graph with it")
         return self._arrays[name]
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
@@ -119,35 +125,35 @@ class DiskGraph(FeatureStore, GraphStore):
         return tuple(self._arrays[str(attr.attr_name)].shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """What a batch is filled with."""
+        """Return the attributes to load into a batch."""
         return [TensorAttr(group_name=None, attr_name=name) for name in self._arrays]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> Any:
         return (self.columns.source, self.columns.start) if edge_attr.layout == EdgeLayout.CSC else None
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """One kind of edge, as columns."""
+        """Return the one edge type, in CSC layout."""
         size = (self.num_nodes, self.num_nodes)
         return [EdgeAttr(cast(Any, None), EdgeLayout.CSC, is_sorted=True, size=size)]
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        raise self._refusal()
+        raise self._read_only()
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
-        raise self._refusal()
+        raise self._read_only()
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
-        raise self._refusal()
+        raise self._read_only()
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
-        raise self._refusal()
+        raise self._read_only()
 
-    def _refusal(self) -> DataError:
-        return DataError(f"{self.folder} is read only; `fgai convert` writes a new store")
+    def _read_only(self) -> DataError:
+        return DataError(f"{self.folder} is read only; write a new store with `fgai convert`")
 
 
 def is_name(name: str) -> bool:
-    """Whether an array may be called so: a word, which names a file in the folder of its store and no other.
+    """Return whether an array can have this name: an identifier, which is also a safe file name.
 
     >>> is_name("train_mask"), is_name("../x"), is_name("/x")
     (True, False, False)
@@ -155,18 +161,18 @@ def is_name(name: str) -> bool:
     return name.isidentifier() and len(name.encode()) <= 200
 
 
-def _mapped(path: Path) -> Tensor:
-    """An array on disk as a tensor; pages are read as they are touched, and writing to it would not reach the disk."""
+def _map_array(path: Path) -> Tensor:
+    """Return an array on disk as a memory-mapped tensor; writing to it does not change the file."""
     array: Any = read_array(path, REMEDY, mode="c")
     if array.dtype.name not in ATTRIBUTES:
-        raise DataError(f"{path} holds {array.dtype}, and a store keeps {', '.join(ATTRIBUTES)}; {REMEDY}")
+        raise DataError(f"{path} holds {array.dtype}, but a store holds {', '.join(ATTRIBUTES)}; {REMEDY}")
     if array.size and hasattr(mmap, "MADV_RANDOM"):
-        array._mmap.madvise(mmap.MADV_RANDOM)  # nodes are asked for in no order: reading ahead would be wasted
+        array._mmap.madvise(mmap.MADV_RANDOM)  # access is random: read-ahead would be wasted
     return torch.from_numpy(array)
 
 
-def _can_be(name: str, array: Tensor) -> bool:
-    """Whether this can be the features [N, F], the labels [N] or a mask [N], if it is called so."""
+def _has_type_of(name: str, array: Tensor) -> bool:
+    """Return whether an array named `x`, `y` or `..._mask` can be features [N, F], labels [N] or a mask [N]."""
     if name == "x":
         return array.is_floating_point() and array.dim() == 2
     if name == "y":
@@ -174,12 +180,12 @@ def _can_be(name: str, array: Tensor) -> bool:
     return not name.endswith("_mask") or (array.dtype == torch.bool and array.dim() == 1)
 
 
-def _rising(start: Tensor) -> bool:
+def _is_increasing(start: Tensor) -> bool:
     pieces = (start[first : first + PIECE + 1] for first in range(0, max(start.numel() - 1, 1), PIECE))
     return all(bool((piece.diff() >= 0).all()) for piece in pieces)
 
 
-def _within(array: Tensor, size: int) -> bool:
-    """Whether every entry is one of 0 ... size - 1."""
+def _in_range(array: Tensor, size: int) -> bool:
+    """Return whether all entries are in 0 ... size - 1."""
     pieces = array.split(PIECE) if array.numel() else ()
     return all(int(piece.min()) >= 0 and int(piece.max()) < size for piece in pieces)

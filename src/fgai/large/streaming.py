@@ -28,29 +28,37 @@ from fgai.trial import Trial, attacked_trial, clean_trial
 
 @dataclass(frozen=True)
 class BatchReading:
-    """What a model says of some nodes, and the ids of all nodes in their batch; those it is said of come first."""
+    """The reading of the seed nodes of a batch, and the ids of all nodes of the batch, seed nodes first."""
 
     ids: Tensor  # [B]
-    reading: Reading  # of the first ones; the sources of its attention are numbered as in the batch
+    reading: Reading  # of the seed nodes; the sources of its attention are numbered as in the batch
 
     @property
     def nodes(self) -> Tensor:
-        """The nodes that are read."""
+        """The ids of the seed nodes."""
         return self.ids[: len(self.reading.logits)]
 
     def attention(self, site: str) -> Attention:
-        """The attention of a site between the graph's own nodes; its targets are `nodes`."""
-        look = self.reading.attention[site]
-        return replace(look, edge_index=self.ids[look.edge_index])
+        """Return the attention of a site with the node ids of the graph; its targets are `nodes`."""
+        attention = self.reading.attention[site]
+        return replace(attention, edge_index=self.ids[attention.edge_index])
 
 
-def readings(model: nn.Module, loader: Iterable[Data], *, call: Call | None = None) -> Iterator[BatchReading]:
-    """Read batch by batch; exact where the seeds have their whole neighbourhood (`exact`), one hop a layer.
+def batch_readings(model: nn.Module, loader: Iterable[Data], *, call: Call | None = None) -> Iterator[BatchReading]:
+    """Yield the readings of the seed nodes of each batch.
+
+    They are exact if the seed nodes have their full neighbourhoods, one hop per layer (`full_neighbour_loader`).
+
+    Args:
+        model: The model to read.
+        loader: A loader whose batches have the node ids `n_id`.
+        call: How the model is called on a graph; by its signature by default.
 
     >>> from fgai import backbones, datasets
-    >>> from fgai.large.loader import exact
+    >>> from fgai.large import full_neighbour_loader
     >>> data = datasets.load("synthetic")
-    >>> sum(len(seen.nodes) for seen in readings(backbones.build("gat", data), exact(data, hops=2)))
+    >>> loader = full_neighbour_loader(data, hops=2)
+    >>> sum(len(part.nodes) for part in batch_readings(backbones.build("gat", data), loader))
     1000
     """
     with open_reader(model, call) as read:
@@ -58,22 +66,33 @@ def readings(model: nn.Module, loader: Iterable[Data], *, call: Call | None = No
             yield BatchReading(batch.n_id, read.checked(one_graph(batch)).head(num_seed_nodes(batch)))
 
 
-def concat(parts: Iterable[BatchReading], nodes: int) -> Reading:
-    """One reading of a graph of `nodes` nodes; NaN where no part has one. It takes the memory of all attention."""
-    seen = list(parts)
-    if not seen:
-        raise DataError("there is nothing to join; give the loader seeds")
-    first = seen[0].reading
+def concat_readings(readings: Iterable[BatchReading], nodes: int) -> Reading:
+    """Return one reading of the full graph; it holds the attention of all edges in memory.
+
+    Args:
+        readings: The readings of all batches.
+        nodes: Number of nodes of the graph. Logits of nodes without a reading are NaN.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.large import layerwise_readings
+    >>> data = datasets.load("synthetic")
+    >>> concat_readings(layerwise_readings(backbones.build("gat", data), data), data.num_nodes).logits.shape
+    torch.Size([1000, 4])
+    """
+    parts = list(readings)
+    if not parts:
+        raise DataError("there is no reading to concatenate; give the loader seed nodes")
+    first = parts[0].reading
     logits = first.logits.new_full((nodes, *first.logits.shape[1:]), torch.nan)
-    for part in seen:
+    for part in parts:
         logits[part.nodes] = part.reading.logits
-    looks = {site: [part.attention(site) for part in seen] for site in first.attention}
-    return Reading(logits, {site: _one(some, nodes) for site, some in looks.items()})
+    attention = {site: [part.attention(site) for part in parts] for site in first.attention}
+    return Reading(logits, {site: _concat_attention(pieces, nodes) for site, pieces in attention.items()})
 
 
-def _one(looks: list[Attention], nodes: int) -> Attention:
-    weight = torch.cat([look.weight for look in looks])
-    return Attention(weight, torch.cat([look.edge_index for look in looks], 1), nodes)
+def _concat_attention(pieces: list[Attention], nodes: int) -> Attention:
+    weight = torch.cat([piece.weight for piece in pieces])
+    return Attention(weight, torch.cat([piece.edge_index for piece in pieces], 1), nodes)
 
 
 try:
@@ -83,7 +102,7 @@ except ImportError as error:
         "metrics over batches and ranks need torchmetrics; install it with: pip install 'fgai[metrics]'"
     ) from error
 
-WEIGHTS: Mapping[str, Callable[[Trial], Tensor]] = {  # what each metric is a mean over
+WEIGHTS: Mapping[str, Callable[[Trial], Tensor]] = {  # the number of items that each metric averages
     "f1": lambda trial: trial.eval_mask.sum(),
     "g_tvd": lambda trial: torch.tensor(len(trial.y)),
     "g_jsd": lambda trial: torch.tensor(trial.clean.explanation.coalesce().edge_index.size(1)),
@@ -94,16 +113,16 @@ WEIGHTS: Mapping[str, Callable[[Trial], Tensor]] = {  # what each metric is a me
 
 
 class Streamed(Metric):
-    """A metric of `fgai ls` that is a mean over nodes or edges, of the trials of all batches and ranks.
+    """A metric that is a mean over nodes or edges, accumulated over the batches of all ranks.
 
-    `update` takes the trial of a batch; `compute` is what the whole graph would give.
+    `update` takes the trial of a batch; `compute` returns the metric of the full graph.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.trial import clean_trial
     >>> from fgai.reading import Reader
     >>> data = datasets.load("synthetic")
     >>> metric = Streamed("nonuniformity")
-    >>> metric.update(calm(Reader(backbones.build("gat", data).eval()), data))
+    >>> metric.update(clean_trial(Reader(backbones.build("gat", data).eval()), data))
     >>> 0 < metric.compute() < 2
     tensor(True)
     """
@@ -115,33 +134,33 @@ class Streamed(Metric):
     def __init__(self, name: str) -> None:
         super().__init__()
         if name not in WEIGHTS:
-            raise UnknownNameError(f"{name!r} is no mean over nodes or edges; these stream: {', '.join(WEIGHTS)}")
+            raise UnknownNameError(f"{name!r} is not a mean over nodes or edges; there is {', '.join(WEIGHTS)}")
         self.name = name
         self.add_state("total", torch.zeros((), dtype=torch.double), "sum")
         self.add_state("weight", torch.zeros((), dtype=torch.double), "sum")
 
     def update(self, trial: Trial) -> None:
-        """Count a batch."""
+        """Add a batch."""
         weight = float(WEIGHTS[self.name](trial))
         if weight > 0:
             self.total += METRICS[self.name].compute(trial) * weight
             self.weight += weight
 
     def compute(self) -> Tensor:
-        """The mean over all that was counted."""
+        """Return the mean over all batches and ranks."""
         return self.total / self.weight
 
 
 @dataclass(frozen=True)
 class BatchAudit:
-    """Every metric that is a mean, on the graph as it is and under attack, over all batches and ranks."""
+    """The metrics that are means over nodes or edges, on the clean and the attacked batches of all ranks."""
 
     clean: Mapping[str, float]
     attacked: Mapping[str, Estimate]
 
     def text(self) -> str:
-        """For the terminal."""
-        rows = [f"{name:14} {self.clean[name]:8.4f} {figure.mean:8.4f}" for name, figure in self.attacked.items()]
+        """Return a table for the terminal."""
+        rows = [f"{name:14} {self.clean[name]:8.4f} {estimate.mean:8.4f}" for name, estimate in self.attacked.items()]
         return "\n".join([f"{'':14} {'clean':>8} {'attacked':>8}", *rows])
 
 
@@ -154,24 +173,33 @@ def audit_batches(
     seeds: int = 1,
     call: Call | None = None,
 ) -> BatchAudit:
-    """Attack each batch with the adversary's whole budget, through the model's own gradients, and judge its seeds.
+    """Attack each batch with the full budget of the adversary, and score the seed nodes.
 
-    The budget is per batch: many batches make a far stronger adversary than one who injects once into the whole graph.
+    The budget is per batch, so the attack is far stronger than one with the same budget for the full graph.
+
+    Args:
+        model: The model to audit.
+        loader: A loader of full neighbourhoods (`full_neighbour_loader`).
+        by: The adversary, through the gradients of the model.
+        gain: The gain that the adversary maximises.
+        seeds: Number of attacks, with random seeds 0, 1, ...
+        call: How the model is called on a graph; by its signature by default.
+
+    Returns:
+        The metrics on the clean and on the attacked batches.
 
     >>> from fgai import backbones, datasets
-    >>> from fgai.large import exact
+    >>> from fgai.large import full_neighbour_loader
     >>> data = datasets.load("synthetic")
-    >>> small = NodeInjection(nodes=2, edges=5, steps=1)
-    >>> sorted(audit_batches(backbones.build("gat", data), exact(data, hops=2), small).clean)
+    >>> small, loader = NodeInjection(nodes=2, edges=5, steps=1), full_neighbour_loader(data, hops=2)
+    >>> sorted(audit_batches(backbones.build("gat", data), loader, small).clean)
     ['entropy', 'f1', 'g_jsd', 'g_tvd', 'nonuniformity', 'overlap']
     """
-    from fgai.large.streaming import WEIGHTS, Streamed
-
     check_whole(1, seeds=seeds)
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
     with open_reader(model, call) as read:
         for batch in (on_device(batch, device_of(model)) for batch in loader):
-            clean = trial_of(read, batch)
+            clean = _seed_node_trial(read, batch)
             trials = [clean, *(attacked_trial(by, gain, clean, seed) for seed in range(seeds))]
             for row, trial in zip(rows, trials, strict=True):
                 for metric in row.values():
@@ -180,52 +208,59 @@ def audit_batches(
     return BatchAudit(first, {name: Estimate.of([row[name] for row in others]) for name in first if others})
 
 
-def trial_of(read: Reader, batch: Data) -> Trial:
-    """The model on a batch; only its seeds are judged."""
-    trial, seeds = clean_trial(read, batch), num_seed_nodes(batch)
-    clean = trial.clean.head(seeds)
-    return replace(trial, clean=clean, y=trial.y[:seeds], eval_mask=trial.eval_mask[:seeds])
+def _seed_node_trial(read: Reader, batch: Data) -> Trial:
+    """Return the clean trial of the seed nodes of a batch."""
+    trial, seed_nodes = clean_trial(read, batch), num_seed_nodes(batch)
+    clean = trial.clean.head(seed_nodes)
+    return replace(trial, clean=clean, y=trial.y[:seed_nodes], eval_mask=trial.eval_mask[:seed_nodes])
 
 
 def certify_batches(
     model: nn.Module, loader: Iterable[Data], vanilla: nn.Module | None = None, **settings: Any
 ) -> Certificate:
-    """`certify` of every seed, in the order of the loader; the same numbers where seeds have their whole neighbourhood.
+    """Return the certificate of all seed nodes, in the order of the loader.
+
+    It equals that of `certify` on the full graph if the seed nodes have their full neighbourhoods.
+
+    Args:
+        model: The model to certify.
+        loader: A loader of full neighbourhoods (`full_neighbour_loader`).
+        vanilla: The model that `model` was re-trained from, if any.
+        **settings: Settings of `certify`.
 
     >>> from fgai import backbones, datasets
-    >>> from fgai.large import exact
+    >>> from fgai.large import full_neighbour_loader
     >>> data = datasets.load("synthetic")
-    >>> len(certify_batches(backbones.build("gat", data), exact(data, hops=2), k=3, steps=1).certified)
+    >>> loader = full_neighbour_loader(data, hops=2)
+    >>> len(certify_batches(backbones.build("gat", data), loader, k=3, steps=1).certified)
     1000
     """
-    moved = (on_device(batch, device_of(model)) for batch in loader)
-    parts = [_first(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in moved]
+    batches = (on_device(batch, device_of(model)) for batch in loader)
+    parts = [_head(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
     if not parts:
-        raise DataError("the loader has no batch; give it seeds")
-    return _joined(parts)
+        raise DataError("the loader gave no batch; give it seed nodes")
+    return _concat(parts)
 
 
-def _first(value: Any, nodes: int) -> Any:
-    """A record, cut to its first nodes wherever it has a row per node."""
+def _head(value: Any, nodes: int) -> Any:
+    """Return a record with the first rows of each tensor."""
     if isinstance(value, torch.Tensor):
         return value[:nodes]
     if isinstance(value, dict):
-        return {name: _first(part, nodes) for name, part in value.items()}
+        return {name: _head(part, nodes) for name, part in value.items()}
     if isinstance(value, Certificate | Condition | IntervalBound):
-        return replace(value, **{f.name: _first(getattr(value, f.name), nodes) for f in fields(value)})
+        return replace(value, **{f.name: _head(getattr(value, f.name), nodes) for f in fields(value)})
     return value
 
 
-def _joined(parts: list[Any]) -> Any:
-    """One record of records that share everything but their rows."""
+def _concat(parts: list[Any]) -> Any:
+    """Return one record with the rows of all; other entries are those of the first."""
     first = parts[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(parts)
     if isinstance(first, dict):
-        return {name: _joined([part[name] for part in parts]) for name in first}
+        return {name: _concat([part[name] for part in parts]) for name in first}
     if isinstance(first, Certificate | Condition | IntervalBound):
-        joined: Iterator[tuple[str, Any]] = (
-            (f.name, _joined([getattr(part, f.name) for part in parts])) for f in fields(first)
-        )
-        return replace(first, **dict(joined))
+        values = {f.name: _concat([getattr(part, f.name) for part in parts]) for f in fields(first)}
+        return replace(first, **values)
     return first

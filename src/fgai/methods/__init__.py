@@ -1,7 +1,7 @@
-"""Ways to train a model: settings in the constructor, data in `fit`, a new model out."""
+"""Training methods: settings in the constructor, data in `fit`, which returns a new model."""
 
 from fgai.methods.adversarial import AdversarialTraining
-from fgai.methods.base import METHODS, Method
+from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.defences import GNNSVD, GNNGuard, ProGNN
 from fgai.methods.fgai import FGAI
 from fgai.methods.layernorm import LayerNorm
@@ -18,6 +18,7 @@ __all__ = [
     "Epoch",
     "Fit",
     "GNNGuard",
+    "Graphs",
     "LayerNorm",
     "Method",
     "ProGNN",

@@ -1,4 +1,4 @@
-"""Adversarial training: the labels are also learnt on an attacked graph."""
+"""Adversarial training: the loss also counts the labels on an attacked graph."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import nn
 
 from fgai.adversaries import GAINS, Adversary, NodeInjection
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, call_by_signature, eval_mode
+from fgai.calling import Call, eval_mode
 from fgai.graph import require
-from fgai.methods.base import METHODS, Graphs
+from fgai.methods.base import METHODS, Graphs, Method
 from fgai.reading import TrainingReader
 from fgai.settings import check_positive, check_whole
 from fgai.training.data import Batch, source
@@ -21,10 +21,18 @@ from fgai.training.warm_start import warm_starts_for
 
 @METHODS.register("at")
 @dataclass(frozen=True)
-class AdversarialTraining:
-    """Cross-entropy on the clean graph, and `weight` times on one that an adversary attacks through this model.
+class AdversarialTraining(Method):
+    """Cross-entropy on the clean graph, plus `weight` times cross-entropy on the graph that the adversary attacks.
 
-    The released code has weight 0.1; the default gives both graphs the same say.
+    Args:
+        weight: Weight of the attacked graph. The released code uses 0.1; by default both graphs have the same weight.
+        adversary: The attack, through the gradients of the model that is trained.
+        restart_every: Steps after which a node injection draws new links and features.
+        epochs: The largest number of epochs.
+        lr: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
+        patience: Training stops after so many epochs without a better validation score.
+        seed: Random seed of dropout.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -45,30 +53,30 @@ class AdversarialTraining:
     def __post_init__(self) -> None:
         check_positive(weight=self.weight)
         check_whole(1, restart_every=self.restart_every)
-        _ = self.schedule  # it checks its settings
+        _ = self.schedule  # checks its settings
 
     @property
     def schedule(self) -> Schedule:
-        """How long and how fast to train."""
+        """Length, learning rate and seed of the training."""
         return Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
-        """Train a copy of `model`; the given one is left as it was."""
-        calling, graphs = call or call_by_signature, source(data, "y", "train_mask")
-        warm_starts = warm_starts_for(self.adversary, graphs, self.restart_every)
+        """Train a copy of `model`; see `Method.fit`."""
+        batches = source(data, "y", "train_mask")
+        warm_starts = warm_starts_for(self.adversary, batches, self.restart_every)
 
-        def terms(read: TrainingReader, part: Batch) -> Terms:
-            labels, known = require(part.graph, "y"), part.known("train_mask")
-            said = read(part.graph)
-            gain = GAINS["cross-entropy"](said.detach().head(part.seed_nodes))
+        def terms(read: TrainingReader, batch: Batch) -> Terms:
+            labels, nodes = require(batch.graph, "y"), batch.seed_nodes_in("train_mask")
+            clean = read(batch.graph)
+            gain = GAINS["cross-entropy"](clean.detach().head(batch.seed_nodes))
             with eval_mode(read.model):
-                attacked = warm_starts[part.position].attack(read, part, gain)
-            label, hit = (
-                nn.functional.cross_entropy(binary_logits(reading)[known], labels[known])
-                for reading in (said, attacked)
+                attacked = warm_starts[batch.position].attack(read, batch, gain)
+            clean_loss, attacked_loss = (
+                nn.functional.cross_entropy(binary_logits(reading)[nodes], labels[nodes])
+                for reading in (clean, attacked)
             )
-            return {"label": label, "attacked": self.weight * hit}
+            return {"label": clean_loss, "attacked": self.weight * attacked_loss}
 
-        return train(model, graphs, terms, calling, self.schedule, self, warm_starts=warm_starts, checkpoint=checkpoint)
+        return train(self, model, batches, terms, call=call, warm_starts=warm_starts, checkpoint=checkpoint)

@@ -1,4 +1,7 @@
-"""Defences that clean the graph before the model sees it: rivals by cost, and attacked through their own cleaning."""
+"""Defences that remove suspicious edges before the model reads the graph.
+
+An attack on such a defence must include the cleaning: give it `call=method.cleaned_call()`.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,21 @@ from fgai.training.loop import Fit
 
 
 class Purified(Vanilla):
-    """Plain training on a graph without the edges that `suspects` names.
+    """Plain training on a graph without its suspicious edges.
 
-    The model alone knows nothing of the cleaning: audit it with `call=method.through()`.
+    The trained model does not include the cleaning: audit it with `call=method.cleaned_call()`.
     """
 
     def suspects(self, data: Data) -> Tensor:
-        """Mask of the edges that are taken out; [E]."""
+        """Return the mask of the edges to remove; [E]."""
         raise NotImplementedError
 
     def cleaned_call(self, call: Call | None = None) -> Call:
-        """The call of a model on any graph, cleaned first; an attack or an audit that is given it goes through that."""
+        """Return a call that cleans the graph, then calls the model.
+
+        Args:
+            call: How the model is called on the cleaned graph; by its signature by default.
+        """
 
         def cleaned(model: nn.Module, data: Data) -> Tensor:
             return (call or call_by_signature)(model, delete_edges(data, self.suspects(data)))
@@ -45,10 +52,10 @@ class Purified(Vanilla):
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
-        """Train a copy of `model` on the cleaned graph; the given one is left as it was."""
+        """Train a copy of `model` on the cleaned graph; see `Method.fit`."""
         if not isinstance(data, Data):
             raise DataError(
-                f"{type(self).__name__} cleans a whole graph, and was given {type(data).__name__}; give a Data"
+                f"{type(self).__name__} cleans one full graph, but was given {type(data).__name__}; give a Data"
             )
         data = one_graph(data)
         return super().fit(model, delete_edges(data, self.suspects(data)), call=call, checkpoint=checkpoint)
@@ -57,9 +64,14 @@ class Purified(Vanilla):
 @METHODS.register("gnnguard")
 @dataclass(frozen=True)
 class GNNGuard(Purified):
-    """Edges between nodes that are not alike go: those with cos(x_i, x_j) < `threshold` (Zhang & Zitnik 2020).
+    """Removes the edges with cos(x_i, x_j) < `threshold` (Zhang & Zitnik 2020).
 
-    Likeness is that of the features; the original weighs edges anew in each layer. Attention does the weighing here.
+    The similarity is that of the input features. The original also reweights the edges in each layer; here attention
+    does that.
+
+    Args:
+        threshold: Least cosine similarity of the two ends of an edge.
+        epochs, lr, weight_decay, patience, seed: As in `Vanilla`.
 
     >>> data = Data(x=torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), edge_index=torch.tensor([[0, 0], [1, 2]]))
     >>> GNNGuard().suspects(data)
@@ -73,26 +85,34 @@ class GNNGuard(Purified):
         check_numbers(-1, threshold=self.threshold)
 
     def suspects(self, data: Data) -> Tensor:
-        """Mask of the edges between nodes that are not alike; [E]."""
+        """Return the mask of the edges between dissimilar nodes; [E]."""
         x, edges = require(data, "x"), require(data, "edge_index")
         old, new = split_rows(x) or (x.detach(), None)
         known = (edges < len(old)).all(0)
-        found = torch.zeros(edges.size(1), device=edges.device)
-        found[known] = _CACHE.get("likeness", [edges, old.detach()], lambda: _likeness(old, edges[:, known]))
-        if new is not None:  # injected nodes, whose features an attack moves
+        cosine = torch.zeros(edges.size(1), device=edges.device)
+        cosine[known] = _CACHE.get("cosine", [edges, old.detach()], lambda: _cosine(old, edges[:, known]))
+        if new is not None:  # injected nodes, whose features an attack changes
             ends, at = edges[:, ~known].unique(return_inverse=True)
             rows = torch.cat([_dense(old, ends[ends < len(old)]), new.detach()[ends[ends >= len(old)] - len(old)]])
-            found[~known] = _likeness(rows, at)
-        return found < self.threshold
+            cosine[~known] = _cosine(rows, at)
+        return cosine < self.threshold
 
 
 @METHODS.register("gnn-svd")
 @dataclass(frozen=True)
 class GNNSVD(Purified):
-    """Edges that the `rank` largest singular vectors of the adjacency do not account for go (Entezari et al. 2020).
+    """Removes the edges with the least value in a low-rank approximation of the adjacency (Entezari et al. 2020).
 
-    Of all edges the share `drop` with the least value in U S V^T is taken out. The approximation is made at the edges
-    only, from a sparse matrix; the original holds all of it.
+    The approximation U S V^T is computed at the edges only, from a sparse matrix; the original stores all of it.
+
+    Args:
+        rank: Number of singular vectors.
+        drop: Share of the edges to remove.
+        epochs, lr, weight_decay, patience, seed: As in `Vanilla`.
+
+    >>> from fgai import datasets
+    >>> int(GNNSVD(rank=4, drop=0.1).suspects(datasets.load("synthetic")).sum())
+    1000
     """
 
     rank: int = 10
@@ -104,12 +124,14 @@ class GNNSVD(Purified):
         check_share(drop=self.drop)
 
     def suspects(self, data: Data) -> Tensor:
-        """Mask of the edges with the least value in the approximation; [E]."""
+        """Return the mask of the edges with the least value in the approximation; [E]."""
         edges = require(data, "edge_index")
-        least = lambda: self._least(edges.cpu().numpy(), int(data.num_nodes or 0)).to(edges.device)  # noqa: E731
-        return _CACHE.get((self, data.num_nodes), [edges], least)
+        nodes = int(data.num_nodes or 0)
+        return _CACHE.get(
+            (self, data.num_nodes), [edges], lambda: self._least_fitting(edges.cpu().numpy(), nodes).to(edges.device)
+        )
 
-    def _least(self, edges: np.ndarray, nodes: int) -> Tensor:
+    def _least_fitting(self, edges: np.ndarray, nodes: int) -> Tensor:
         adjacency = coo_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes)).tocsr()
         u, s, v = svds(adjacency, k=min(self.rank, nodes - 1), v0=np.ones(nodes))
         return _least(torch.from_numpy(np.einsum("er,re->e", (u * s)[edges[0]], np.asarray(v)[:, edges[1]])), self.drop)
@@ -118,12 +140,24 @@ class GNNSVD(Purified):
 @METHODS.register("pro-gnn")
 @dataclass(frozen=True)
 class ProGNN(Purified):
-    """Edges that a sparse matrix of low rank, close to the adjacency, has least of go (Jin et al. 2020, in two stages).
+    """Removes the edges with the least weight in a sparse low-rank matrix near the adjacency (Jin et al. 2020).
 
-    S minimises |S - A|^2 + `sparse` |S|_1 + `low_rank` |S|_* with 0 <= S <= 1, by `steps` of proximal descent; the
-    share `drop` of all edges with the least S_ij is taken out. Both weights are those of the authors' code, where the
-    smoothness of features has none; S is learnt before the model, since a graph that comes later needs one, too.
-    All pairs of nodes are held, and their eigenvectors found in each step, so graphs over `limit` nodes are refused.
+    S minimises |S - A|^2 + `sparse` |S|_1 + `low_rank` |S|_* with 0 <= S <= 1. The default weights are those of the
+    authors' code, in which feature smoothness has weight 0. The original learns S and the model together; here S is
+    learnt first, because each attacked graph needs its own S.
+
+    Args:
+        sparse: Weight of the l1 norm.
+        low_rank: Weight of the nuclear norm.
+        steps: Steps of proximal gradient descent.
+        rate: Step size.
+        drop: Share of the edges to remove.
+        limit: Largest number of nodes. S is dense, and each step computes its eigenvectors.
+        epochs, lr, weight_decay, patience, seed: As in `Vanilla`.
+
+    >>> from fgai import datasets
+    >>> int(ProGNN(steps=1).suspects(datasets.load("synthetic")).sum())
+    1000
     """
 
     sparse: float = 5e-4
@@ -142,48 +176,49 @@ class ProGNN(Purified):
         check_whole(1, limit=self.limit)
 
     def suspects(self, data: Data) -> Tensor:
-        """Mask of the edges with the least weight in what was learnt; [E]."""
+        """Return the mask of the edges with the least weight in S; [E]."""
         edges = require(data, "edge_index")
         return _CACHE.get(
-            (self, data.num_nodes), [edges], lambda: _least(self.learnt(data)[edges[0], edges[1]], self.drop)
+            (self, data.num_nodes), [edges], lambda: _least(self.learn_adjacency(data)[edges[0], edges[1]], self.drop)
         )
 
-    def learnt(self, data: Data) -> Tensor:
-        """S; [N, N]."""
+    def learn_adjacency(self, data: Data) -> Tensor:
+        """Return S; [N, N]."""
         nodes = int(data.num_nodes or 0)
         if nodes > self.limit:
             raise DataError(
-                f"Pro-GNN holds all pairs of nodes, and was given {nodes:,}; "
-                f"give a smaller graph, a larger limit than {self.limit:,}, or take gnn-svd"
+                f"Pro-GNN stores a dense matrix of all node pairs, and was given {nodes:,} nodes; "
+                f"give a smaller graph, a limit larger than {self.limit:,}, or use gnn-svd"
             )
         source, target = require(data, "edge_index")
         adjacency = torch.zeros(nodes, nodes, device=source.device)
         adjacency[source, target] = adjacency[target, source] = 1
-        found = adjacency
+        s = adjacency
         for _ in range(self.steps):
-            found = _shrunk(found - 2 * self.rate * (found - adjacency), self.rate * self.low_rank)
-            found = (found - self.rate * self.sparse).clamp(0, 1)
-        return found
+            s = _shrink_singular_values(s - 2 * self.rate * (s - adjacency), self.rate * self.low_rank)
+            s = (s - self.rate * self.sparse).clamp(0, 1)
+        return s
 
 
-def _shrunk(matrix: Tensor, by: float) -> Tensor:
-    """The singular values of a symmetric matrix made smaller, none below 0."""
+def _shrink_singular_values(matrix: Tensor, amount: float) -> Tensor:
+    """Reduce the singular values of a symmetric matrix by `amount`, to 0 at least."""
     value, vector = torch.linalg.eigh(matrix)
-    return (vector * nn.functional.softshrink(value, by)) @ vector.t()
+    return (vector * nn.functional.softshrink(value, amount)) @ vector.t()
 
 
 def _least(value: Tensor, share: float) -> Tensor:
-    """Mask of that share of all edges with the least value; [E]."""
+    """Return the mask of the share of edges with the least value; [E]."""
     least = value.argsort(stable=True)[: round(share * len(value))]
     return torch.zeros(len(value), dtype=torch.bool, device=value.device).index_fill_(0, least, True)
 
 
-def _likeness(x: Tensor, edges: Tensor) -> Tensor:
-    """The cosine of the features at both ends, by their stored entries; [E]."""
+def _cosine(x: Tensor, edges: Tensor) -> Tensor:
+    """Return the cosine similarity of the features at both ends of each edge; [E]."""
     rows: Any = _csr(x)
     size = np.sqrt(np.asarray(rows.multiply(rows).sum(1))).ravel()
     rows = diags(1 / np.where(size > 0, size, 1)) @ rows
-    pieces = [rows[a].multiply(rows[b]).sum(1) for a, b in (part.cpu().numpy() for part in edges.split(AT_ONCE, dim=1))]
+    chunks = (chunk.cpu().numpy() for chunk in edges.split(CHUNK, dim=1))
+    pieces = [rows[a].multiply(rows[b]).sum(1) for a, b in chunks]
     return (
         torch.from_numpy(np.concatenate([np.asarray(piece).ravel() for piece in pieces] or [np.zeros(0)]))
         .float()
@@ -204,5 +239,5 @@ def _dense(x: Tensor, rows: Tensor) -> Tensor:
     return x.to_dense() if x.is_sparse else x
 
 
-AT_ONCE = 20_000  # edges whose features are compared at a time
-_CACHE = TensorCache(size=16)  # an attack asks for the suspects of the same edges again and again
+CHUNK = 20_000  # edges whose features are compared at a time
+_CACHE = TensorCache(size=16)  # an attack asks repeatedly for the suspects of the same edges

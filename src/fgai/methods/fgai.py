@@ -1,4 +1,4 @@
-"""FGAI: re-train a model so that its predictions and its explanations stay what they are, also under attack."""
+"""FGAI: re-train a model so that its predictions and explanations stay the same, also under attack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from fgai.attention import Attention, EdgeLookup, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.errors import SettingError
-from fgai.methods.base import METHODS, Graphs
+from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
 from fgai.reading import Reader, Reading, TrainingReader, training_reader
 from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
@@ -24,28 +24,71 @@ from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
 from fgai.training.warm_start import warm_starts_for
 
-ATTACKED = ("prediction", "explanation")  # the terms that have an adversary
+ATTACKED = ("prediction", "explanation")  # the terms with an adversary
 TERMS = ("closeness", "similarity", *ATTACKED)
+_LITERAL: Mapping[str, Any] = {  # settings that the paper and its released code share
+    "similarity": 1e5,
+    "prediction": 0.8,
+    "explanation": 1e5,
+    "similarity_metric": "top-k of the graph",
+    "stability": "top-k of the graph",
+    "k": 0.5,
+    "sharpness": 1.0,
+    "margin": 0.0,
+    "alternate": False,
+    "anchor": "own",
+    "weight_decay": 5e-4,
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "paper": {**_LITERAL, "divergence": "tvd", "adversary": AttentionBall(radius=0.1, norm="l1", steps=10)},
+    "released": {
+        **_LITERAL,
+        "divergence": "l1",
+        "adversary": NodeInjection(nodes=20, edges=20, steps=10, step=0.05),
+        "restart_every": 1,
+    },
+    "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
+    "without-similarity": {"similarity": 0.0},
+    "without-prediction": {"prediction": 0.0},
+    "without-explanation": {"explanation": 0.0},
+    "only-explanation": {"similarity": 0.0, "prediction": 0.0},
+    "only-prediction": {"similarity": 0.0, "explanation": 0.0},
+    "only-similarity": {"prediction": 0.0, "explanation": 0.0},
+}
 
 
 @METHODS.register("fgai")
 @dataclass(frozen=True)
-class FGAI:
-    """Four terms, weighted by name: closeness, similarity, prediction, explanation (see `methods.objective`).
+class FGAI(Method):
+    """Re-training of a trained model with four weighted loss terms (see `methods.objective`).
 
-    The model given to `fit` is the trained one. Terms are means over nodes: a weight means the same on any graph.
+    Terms are means over nodes, so one weight suits graphs of any size.
 
-    - `divergence` of predictions: `kl`, `tvd` or `l1` of the logits;
-    - `likeness` of explanations, for similarity: `l1`, `kl`, `jsd`, `top-k` or `top-k of the graph`;
-    - `stability` of explanations, for the last term: one of those, or `margin`, that of the exact certificate;
-    - `margin`, relative to the weight of the last term: under attack the top k stay `gap` above the others, in units of
-      the spread of the scores (`methods.objective.lost_lead`);
-    - `k` of the top k; `sites`, the attention layers that explain (default: the last);
-    - `sharpness`: similarity is to vanilla's attention with scores so many times as large. The order of the neighbours
-      is the same, the margins between them are wider;
-    - `adversary` of the last two terms. They take turns in leading it, epoch by epoch, and both learn from what is
-      found; with `turns=False` each has its own in every epoch, as in the paper. `fresh` rounds it keeps its links;
-    - `anchor`: what predictions under attack are compared with, `vanilla`'s or the model's `own` on the clean graph.
+    Args:
+        closeness: Weight of D(vanilla's predictions, the model's).
+        similarity: Weight of S(vanilla's attention, the model's).
+        prediction: Weight of D of the predictions under attack.
+        explanation: Weight of S of the explanations under attack, and of the margin.
+        divergence: D, one of `kl`, `tvd` and `l1` (of the logits).
+        similarity_metric: S of the similarity term, one of `l1`, `kl`, `jsd`, `top-k` and `top-k of the graph`.
+        stability: S of the explanation term: one of those, or `margin`, which uses the exact certificate instead.
+        margin: Weight, relative to `explanation`, of `methods.objective.attacked_margin`: under attack, the top k stay
+            `gap` above the other neighbours.
+        gap: The margin to reach, in units of the spread of the scores.
+        k: Size of the top k: a number of neighbours, or a share of them.
+        sites: The attention layers that explain, by default the last one.
+        sharpness: Factor of the scores of vanilla's attention in the similarity term. The order of the neighbours stays
+            the same, and the margins between them grow.
+        adversary: The attack of the last two terms.
+        alternate: The attack maximises the gains of the two terms in turn, one a step, and both terms use its result.
+            If False, each term has its own attack in each step, as in the paper.
+        restart_every: Rounds after which a node injection draws new links and features.
+        anchor: Predictions under attack are compared with `vanilla`'s, or with the model's `own` on the clean graph.
+        epochs: Number of epochs.
+        lr: Learning rate of Adam, which decays along a cosine.
+        weight_decay: Weight decay of Adam.
+        seed: Random seed of the attack and of the training.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -54,7 +97,8 @@ class FGAI:
     ['closeness', 'explanation', 'prediction', 'similarity']
     """
 
-    needs_pretrained: ClassVar[bool] = True  # it starts from a trained model
+    needs_pretrained: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     closeness: float = 1.0
     similarity: float = 1.0
@@ -87,115 +131,116 @@ class FGAI:
         check_top(self.k)
         check_whole(1, restart_every=self.restart_every)
         if not any(getattr(self, name) > 0 for name in TERMS):
-            raise SettingError(f"{', '.join(TERMS)} have no weight; give at least one, or take the model as it is")
-        _ = self.schedule  # it checks its settings
+            raise SettingError(f"{', '.join(TERMS)} all have weight 0; give at least one, or keep the model")
+        _ = self.schedule  # checks its settings
 
     @property
     def schedule(self) -> Schedule:
-        """How long and how fast to train."""
+        """Length, learning rate and seed of the training."""
         return Schedule(self.epochs, self.lr, self.weight_decay, seed=self.seed, keep="last")
 
     @classmethod
-    def preset(cls, name: str = "default", **changed: Any) -> FGAI:
-        """The best that was measured; the `paper`'s formulas; what the `released` code does, but for edges it mistakes.
+    def preset(cls, name: str = "default", **settings: Any) -> Self:
+        """Return FGAI with the settings of a preset.
 
-        `links` is for models that answer for pairs of nodes. Those of the ablation take terms out:
-        `without-similarity`, `only-prediction` and so on.
+        Args:
+            name: `default`, the best settings measured; `paper`, the formulas of the paper; `released`, those of its
+                released code, with edges matched correctly; `links`, for models that predict links; and for ablations
+                `without-similarity`, `only-prediction` and so on.
+            **settings: Settings that replace those of the preset.
 
         >>> FGAI.preset("paper", epochs=10).divergence
         'tvd'
         """
-        if name not in PRESETS:
-            raise SettingError(f"no preset is called {name!r}; there is {', '.join(PRESETS)}")
-        return replace(cls(), **{**PRESETS[name], **changed})
+        return super().preset(name, **settings)
 
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
-        """Make a copy of `model` faithful; the given one is left as it was."""
-        calling, graphs, vanilla = call or call_by_signature, source(data), copy.deepcopy(model)
+        """Re-train a copy of `model`, which is trained already; see `Method.fit`."""
+        batches, vanilla = source(data), copy.deepcopy(model)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}
-        against: Any = self.adversary
+        adversary: Any = self.adversary
         warm_starts = {
-            name: warm_starts_for(replace(against, seed=seeds[name]), graphs, self.restart_every) for name in names
+            name: warm_starts_for(replace(adversary, seed=seeds[name]), batches, self.restart_every) for name in names
         }
 
-        def terms(read: TrainingReader, part: Batch) -> Terms:
-            task = tasks.of(part)
+        def terms(read: TrainingReader, batch: Batch) -> Terms:
+            task = tasks.of(batch)
             with eval_mode(read.model):
-                clean = read(part.graph).head(part.seed_nodes)
-                still = clean.detach()
-                leading = [names[part.step % len(names)]] if self.alternate and names else names
-                hits = {
-                    name: warm_starts[name][part.position].attack(read, part, task.gain(name, still))
+                clean = read(batch.graph).head(batch.seed_nodes)
+                detached = clean.detach()
+                leading = [names[batch.step % len(names)]] if self.alternate and names else names
+                attacked = {
+                    name: warm_starts[name][batch.position].attack(read, batch, task.gain(name, detached))
                     for name in leading
                 }
-                parts = task.clean_terms(clean)
+                loss_terms = task.clean_terms(clean)
                 for name in names:
-                    parts[name] = task.attacked_term(name, clean, hits[name] if name in hits else hits[leading[0]])
-            return parts
+                    result = attacked[name] if name in attacked else attacked[leading[0]]
+                    loss_terms[name] = task.attacked_term(name, clean, result)
+            return loss_terms
 
-        every = [warm_start for some in warm_starts.values() for warm_start in some]
-        with eval_mode(vanilla), training_reader(vanilla, calling) as read_vanilla:
+        with eval_mode(vanilla), training_reader(vanilla, call or call_by_signature) as read_vanilla:
             tasks = _Tasks(self, read_vanilla)
-            return train(model, graphs, terms, calling, self.schedule, self, warm_starts=every, checkpoint=checkpoint)
+            attacks = [warm_start for group in warm_starts.values() for warm_start in group]
+            return train(self, model, batches, terms, call=call, warm_starts=attacks, checkpoint=checkpoint)
 
 
 class _Tasks:
-    """The task of each part; that of a graph which comes again, as a whole graph does, is made once."""
+    """The task of each batch; the last one is cached, since a full graph comes in each step."""
 
     def __init__(self, method: FGAI, vanilla: Reader) -> None:
         self._method, self._read = method, vanilla
         self._cache = TensorCache(size=1)
 
-    def of(self, part: Batch) -> _Task:
-        tensors = [value for value in part.graph.to_dict().values() if isinstance(value, torch.Tensor)]
-        return self._cache.get("task", tensors, lambda: self._task(part))
+    def of(self, batch: Batch) -> _Task:
+        tensors = [value for value in batch.graph.to_dict().values() if isinstance(value, torch.Tensor)]
+        return self._cache.get("task", tensors, lambda: self._build(batch))
 
-    def _task(self, part: Batch) -> _Task:
-        vanilla = self._read(part.graph).detach().head(part.seed_nodes)
+    def _build(self, batch: Batch) -> _Task:
+        vanilla = self._read(batch.graph).detach().head(batch.seed_nodes)
         goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
         return _Task(self._method, vanilla, goal)
 
     def _sites(self, vanilla: Reading) -> tuple[str, ...]:
-        asked = self._method.sites or tuple(vanilla.attention)[-1:]
-        sites = (asked,) if isinstance(asked, str) else asked
+        sites = self._method.sites or tuple(vanilla.attention)[-1:]
+        sites = (sites,) if isinstance(sites, str) else sites
         if unknown := sorted(set(sites) - set(vanilla.attention)):
-            raise SettingError(f"no attention is called {unknown}; in this model there is {sorted(vanilla.attention)}")
+            raise SettingError(f"no attention is called {unknown}; this model has {sorted(vanilla.attention)}")
         return sites
 
 
 class _Task:
-    """The terms of one run: what they compare with, and where the edges of one attention lie in another."""
+    """The loss terms of one batch, with vanilla's reading of it as the reference."""
 
     def __init__(self, method: FGAI, vanilla: Reading, goal: Mapping[str, Attention]) -> None:
         self.method, self.vanilla, self.goal = method, vanilla, goal
         self.divergence = DIVERGENCES[method.divergence]
         self.lookup = {site: EdgeLookup(attention.edge_index) for site, attention in goal.items()}
         self.similarity_metric = Distance(method.similarity_metric, method.k, self.lookup)
-        self.moved = Distance(
-            "jsd" if method.stability in ("kl", "margin") else method.stability, method.k, self.lookup
-        )
+        attack_metric = "jsd" if method.stability in ("kl", "margin") else method.stability
+        self.attack_distance = Distance(attack_metric, method.k, self.lookup)
         self.stability = None if method.stability == "margin" else Distance(method.stability, method.k, self.lookup)
 
     def gain(self, name: str, clean: Reading) -> Gain:
-        """What the adversary of a term climbs: the KL of the answers, or the JSD (or L_k) of the explanation."""
+        """Return what the attack of a term maximises: the KL of predictions, or the JSD (or L_k) of explanations."""
         if name == "prediction":
             return gains.kl(self._anchor(clean))
-        return lambda now: self.moved(clean.attention, now)
+        return lambda now: self.attack_distance(clean.attention, now)
 
     def clean_terms(self, clean: Reading) -> dict[str, torch.Tensor]:
-        """The terms of the clean graph."""
-        parts = {}
+        """Return the terms on the clean graph."""
+        terms = {}
         if self.method.closeness > 0:
-            parts["closeness"] = self.method.closeness * self.divergence(self.vanilla, clean)
+            terms["closeness"] = self.method.closeness * self.divergence(self.vanilla, clean)
         if self.method.similarity > 0:
-            parts["similarity"] = self.method.similarity * self.similarity_metric(self.goal, clean)
-        return parts
+            terms["similarity"] = self.method.similarity * self.similarity_metric(self.goal, clean)
+        return terms
 
     def attacked_term(self, name: str, clean: Reading, attacked: Any) -> torch.Tensor:
-        """A term of the attacked graph."""
+        """Return a term on the attacked graph."""
         if name == "prediction":
             return self.method.prediction * self.divergence(self._anchor(clean), attacked)
         scored = not attacked.perturbation.weight_delta
@@ -205,49 +250,17 @@ class _Task:
         return self.method.explanation * value
 
     def _margin(self, clean: Reading, attacked: Reading) -> torch.Tensor:
-        """The certificate's, or that under attack."""
+        """Return the certified margin, or the weighted margin under attack."""
         k, gap = self.method.k, self.method.gap
         if self.stability is None:
             return torch.stack([certified_margin(clean.attention[site], k, gap) for site in self.goal]).mean()
         if self.method.margin == 0:
             return clean.logits.new_zeros(())
-        parts = [
+        margins = [
             attacked_margin(clean.attention[site], attacked.attention[site], self.lookup[site], k, gap)
             for site in self.goal
         ]
-        return self.method.margin * torch.stack(parts).mean()
+        return self.method.margin * torch.stack(margins).mean()
 
     def _anchor(self, clean: Reading) -> Reading:
         return self.vanilla if self.method.anchor == "vanilla" else clean
-
-
-_LITERAL: Mapping[str, Any] = {  # what the paper and its code have in common
-    "similarity": 1e5,
-    "prediction": 0.8,
-    "explanation": 1e5,
-    "similarity_metric": "top-k of the graph",
-    "stability": "top-k of the graph",
-    "k": 0.5,
-    "sharpness": 1.0,
-    "margin": 0.0,
-    "alternate": False,
-    "anchor": "own",
-    "weight_decay": 5e-4,
-}
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "default": {},
-    "paper": {**_LITERAL, "divergence": "tvd", "adversary": AttentionBall(radius=0.1, norm="l1", steps=10)},
-    "released": {
-        **_LITERAL,
-        "divergence": "l1",
-        "adversary": NodeInjection(nodes=20, edges=20, steps=10, step=0.05),
-        "restart_every": 1,
-    },
-    "links": {"divergence": "tvd", "prediction": 100.0},  # answers that hold little: a KL that is hit hard drowns them
-    "without-similarity": {"similarity": 0.0},
-    "without-prediction": {"prediction": 0.0},
-    "without-explanation": {"explanation": 0.0},
-    "only-explanation": {"similarity": 0.0, "prediction": 0.0},
-    "only-prediction": {"similarity": 0.0, "explanation": 0.0},
-    "only-similarity": {"prediction": 0.0, "explanation": 0.0},
-}

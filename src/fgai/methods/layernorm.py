@@ -1,4 +1,4 @@
-"""Normalised input: what the released code calls LN, and true layer normalisation."""
+"""Normalised features: the row normalisation that the released code calls LN, and layer normalisation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from fgai.cache import TensorCache
 from fgai.calling import Call
 from fgai.graph import append_rows, segment_sum, split_rows, with_values
-from fgai.methods.base import METHODS, Graphs
+from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.vanilla import Vanilla
 from fgai.settings import check_choice
 from fgai.training.loop import Fit
 
 
 class Normalised(nn.Module):
-    """A model that sees its features normalised, row by row: divided by their sum, or to mean 0 and deviation 1.
+    """A model on normalised features: each row divided by its sum (`rows`), or with mean 0 and deviation 1 (`layer`).
 
     >>> Normalised(nn.Identity(), "rows").normal(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
     tensor([[0.2500, 0.7500],
@@ -34,15 +34,15 @@ class Normalised(nn.Module):
 
     @property
     def __wrapped__(self) -> nn.Module:
-        """The model whose inputs this one takes."""
+        """The inner model, whose signature decides the arguments."""
         return self.model
 
     def forward(self, x: Tensor, *args: Any, **inputs: Any) -> Any:
-        """What the model says of the normalised features."""
+        """Return the output of the model on the normalised features."""
         return self.model(self.normal(x), *args, **inputs)
 
     def normal(self, x: Tensor) -> Tensor:
-        """The features, normalised; the rows above appended ones are normalised once."""
+        """Return the normalised features; the rows before appended ones are cached."""
         if (parts := split_rows(x)) is not None:
             above = self._cache.get("normal", [parts[0]], lambda: self.normal(parts[0]))
             return append_rows(above, self.normal(parts[1]))
@@ -61,10 +61,18 @@ def _inverse(total: Tensor) -> Tensor:
 
 @METHODS.register("ln")
 @dataclass(frozen=True)
-class LayerNorm:
-    """Plain training on normalised features: `rows` divides each by its sum (released), `layer` is layer normalisation.
+class LayerNorm(Method):
+    """Plain training on normalised features.
 
-    The result wraps the model: the attacker's gradients go through the normalisation.
+    The trained model includes the normalisation, so the gradients of an attack go through it.
+
+    Args:
+        kind: `rows` divides each row by its sum, as the released code does; `layer` is layer normalisation.
+        epochs: The largest number of epochs.
+        lr: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
+        patience: Training stops after so many epochs without a better validation score.
+        seed: Random seed of dropout.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -81,15 +89,15 @@ class LayerNorm:
 
     def __post_init__(self) -> None:
         check_choice(("rows", "layer"), kind=self.kind)
-        _ = self.plain  # it checks its settings
+        _ = self.vanilla  # checks its settings
 
     @property
-    def plain(self) -> Vanilla:
-        """The training of the model inside."""
+    def vanilla(self) -> Vanilla:
+        """The training of the wrapped model."""
         return Vanilla(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
-        """Train a copy of `model`; the given one is left as it was."""
-        return self.plain.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)
+        """Train a wrapped copy of `model`; see `Method.fit`."""
+        return self.vanilla.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)

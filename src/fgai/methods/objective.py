@@ -1,11 +1,12 @@
-"""What a faithful model minimises: four terms, each a function of readings, each a mean over nodes.
+"""The four loss terms of FGAI, each a mean over nodes.
 
-    closeness     D(y(w), y(v))                      the prediction is still the model's
-    similarity    S(w, v)                            the explanation is still the model's
-    prediction    D(y, y(v under attack))            the prediction survives
-    explanation   S(v, v under attack)               the explanation survives
+    closeness     D(y(w), y(v))                      predictions stay close to vanilla's
+    similarity    S(w, v)                            explanations stay close to vanilla's
+    prediction    D(y, y(v under attack))            predictions are stable under attack
+    explanation   S(v, v under attack)               explanations are stable under attack
 
-w is vanilla's attention, v the faithful one's, D a divergence of predictions and S one of explanations.
+w is the attention of the vanilla model and v that of the trained one, D is a divergence of predictions and S a
+divergence of explanations.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ from fgai.topk import topk_loss, topk_mask
 
 Divergence = Callable[[Reading, Reading], Tensor]
 DIVERGENCES: Registry[Divergence] = Registry("divergence of predictions")
-FLOOR = -20.0  # the logarithm of the weight of an edge that is no longer there
+FLOOR = -20.0  # log weight of an edge that was removed
 
 
 @DIVERGENCES.register("kl")
 def kl(before: Reading, now: Reading) -> Tensor:
-    """KL(before | now), which grows without bound where the answer is confidently wrong, so that it can be unlearnt."""
+    """KL(before | now), unbounded where a prediction is confidently wrong, so its gradient does not vanish there."""
     return gains.kl(before)(now)
 
 
 @DIVERGENCES.register("tvd")
 def total_variation(before: Reading, now: Reading) -> Tensor:
-    """Total variation, the paper's; its gradient vanishes where the answer is confidently wrong."""
+    """Total variation, as in the paper; its gradient vanishes where a prediction is confidently wrong."""
     return tvd(before.probs, now.probs[: len(before.probs)]).mean()
 
 
 @DIVERGENCES.register("l1")
 def l1_of_logits(before: Reading, now: Reading) -> Tensor:
-    """Half the l1 distance of the logits, what the released code calls TVD."""
+    """Half the l1 distance of the logits, which the released code calls TVD."""
     return 0.5 * (before.logits - now.logits[: len(before.logits)]).abs().sum(-1).mean()
 
 
 class Distance:
-    """S: how far the attention of some sites has moved from that on the edges of a first reading.
+    """S: the divergence of attention from a first reading, on the edges of that reading.
 
     `kind` is one of
 
-    - `kl`: KL(before | now) over each node's neighbours, from the scores: it has a gradient where a weight is 0;
+    - `kl`: KL(before | now) over each node's neighbours, from the scores, with a gradient also where a weight is 0;
     - `jsd`: Jensen-Shannon divergence over each node's neighbours;
     - `l1`: |before - now|_1 over each node's neighbours;
     - `top-k`: the paper's L_k over each node's neighbours;
-    - `top-k of the graph`: L_k with one top k of all edges, as the paper counts it.
+    - `top-k of the graph`: L_k with one top k over all edges, as in the paper.
     """
 
     KINDS = ("kl", "jsd", "l1", "top-k", "top-k of the graph")
@@ -67,21 +68,22 @@ class Distance:
     def __init__(self, kind: str, k: int | float, lookup: Mapping[str, EdgeLookup]) -> None:
         if kind not in self.KINDS:
             raise SettingError(
-                f"no similarity metric of explanations is called {kind!r}; there is {', '.join(self.KINDS)}"
+                f"there is no similarity metric of explanations {kind!r}; there is {', '.join(self.KINDS)}"
             )
-        self.kind, self.k, self._followed = kind, k, lookup
+        self.kind, self.k, self._lookup = kind, k, lookup
 
     def __call__(self, before: Mapping[str, Attention], now: Reading, *, scored: bool = True) -> Tensor:
-        """The mean over nodes, heads and sites; `scored` says that the weights are still the softmax of the scores."""
-        parts = [self._of(site, before[site], now.attention[site], scored) for site in self._followed]
+        """Return the mean over nodes, heads and sites; `scored`: the weights of `now` are the softmax of its scores."""
+        parts = [self._at_site(site, before[site], now.attention[site], scored) for site in self._lookup]
         return torch.stack(parts).mean()
 
-    def _of(self, site: str, before: Attention, now: Attention, scored: bool) -> Tensor:
-        after, nodes = self._followed[site], before.num_targets
+    def _at_site(self, site: str, before: Attention, now: Attention, scored: bool) -> Tensor:
+        """Return the divergence at one attention site."""
+        lookup, nodes = self._lookup[site], before.num_targets
         if self.kind == "kl":
-            new = after(replace(now, weight=log_weight(now if scored else replace(now, score=None))), default=FLOOR)
+            new = lookup(replace(now, weight=log_weight(now if scored else replace(now, score=None))), default=FLOOR)
             return (before.weight * (log_weight(before) - new)).sum() / (nodes * before.heads)
-        new = after(now)
+        new = lookup(now)
         if self.kind == "jsd":
             return jsd_terms(before.weight, new).sum() / (nodes * before.heads)
         if self.kind == "l1":
@@ -92,32 +94,34 @@ class Distance:
 
 
 def attacked_margin(clean: Attention, attacked: Attention, lookup: EdgeLookup, k: int | float, gap: float) -> Tensor:
-    """How far members of a node's clean top k fall, under attack, below `gap` above the best of the others.
+    """Return by how much the clean top k of a node fails, under attack, to stay `gap` above all other neighbours.
 
-    The mean over nodes of relu(gap - (least score of the top k - largest score of the others) / spread): scores are
-    those under attack, injected neighbours included, and the spread is the deviation of the clean ones around their
-    node's mean. It does not depend on the scale of the scores: to make it small, the model must rank neighbours by
-    what an attacker cannot move. Nodes with at most k neighbours have no others. Heads are averaged.
+    The mean over nodes of relu(gap - (least score of the top k - largest score of the others) / spread). The scores are
+    those under attack, with injected neighbours; the spread is the standard deviation of the clean scores around the
+    mean of their node. The value does not depend on the scale of the scores: to reduce it, the model must rank
+    neighbours by what an attacker cannot change. Nodes with at most k neighbours count as 0. Heads are averaged.
     """
-    assert clean.score is not None and attacked.score is not None, "attention that was read has scores"
+    assert clean.score is not None and attacked.score is not None, "attention from a reader has scores"
     score, now, nodes = clean.score.mean(1), attacked.score.mean(1), clean.num_targets
     inside = topk_mask(clean.weight.detach().mean(1), clean.target, nodes, k)
     at = lookup.at(attacked)
-    here = (inside & (at >= 0)).nonzero().flatten()  # rows, not masks: a GPU is waited for at every mask
-    member = at[here]
-    low = -segment_max(-now[member], clean.target[here], nodes)
+    remaining = (inside & (at >= 0)).nonzero().flatten()  # indices, not masks: each mask synchronises with the GPU
+    member = at[remaining]
+    low = -segment_max(-now[member], clean.target[remaining], nodes)
     others = (attacked.target < nodes).index_fill(0, member, False).nonzero().flatten()
     high = segment_max(now[others], attacked.target[others], nodes)
     contested = (degree(attacked.target[others], nodes) > 0).nonzero().flatten()
     centred = score - (segment_sum(score, clean.target, nodes) / clean.degree.clamp(min=1))[clean.target]
-    spread = centred.square().mean().clamp(min=torch.finfo(score.dtype).tiny).sqrt()  # with a gradient also at 0
+    spread = (
+        centred.square().mean().clamp(min=torch.finfo(score.dtype).tiny).sqrt()
+    )  # the clamp keeps the gradient finite at 0
     return (gap - (low - high)[contested] / spread).clamp(min=0).sum() / nodes
 
 
 def certified_margin(attention: Attention, k: int | float, gap: float) -> Tensor:
-    """How much of a margin of `gap`, in units of 1/degree, a node's top k lacks, mean over nodes.
+    """Return the share of `gap` that the certified margin of a node's top k lacks, mean over nodes.
 
-    The margin is the l1 cost of evicting one member, from the exact certificate.
+    The margin is the l1 cost of evicting one member, from the exact certificate, in units of 1/degree.
     """
     costs = eviction_costs(attention, k)
     first = costs.members == 1

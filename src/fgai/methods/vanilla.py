@@ -1,4 +1,4 @@
-"""Plain training: what every other method is compared with."""
+"""Plain training, the baseline of all other methods."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from torch import nn
 
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, call_by_signature
+from fgai.calling import Call
 from fgai.graph import require
-from fgai.methods.base import METHODS, Graphs
+from fgai.methods.base import METHODS, Graphs, Method
 from fgai.reading import Reading, TrainingReader
 from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
@@ -18,8 +18,15 @@ from fgai.training.loop import Fit, Schedule, Terms, train
 
 @METHODS.register("vanilla")
 @dataclass(frozen=True)
-class Vanilla:
-    """Cross-entropy on the training nodes, nothing else.
+class Vanilla(Method):
+    """Cross-entropy on the training nodes.
+
+    Args:
+        epochs: The largest number of epochs.
+        lr: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
+        patience: Training stops after so many epochs without a better validation score.
+        seed: Random seed of dropout.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -35,22 +42,21 @@ class Vanilla:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _ = self.schedule  # it checks its settings
+        _ = self.schedule  # checks its settings
 
     @property
     def schedule(self) -> Schedule:
-        """How long and how fast to train."""
+        """Length, learning rate and seed of the training."""
         return Schedule(self.epochs, self.lr, self.weight_decay, self.patience, self.seed)
 
     def fit(
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
-        """Train a copy of `model`; the given one is left as it was."""
+        """Train a copy of `model`; see `Method.fit`."""
 
-        def terms(read: TrainingReader, part: Batch) -> Terms:
-            known, labels = part.known("train_mask"), require(part.graph, "y")
-            logits = binary_logits(Reading(read.logits(part.graph), {}))
-            return {"label": nn.functional.cross_entropy(logits[known], labels[known])}
+        def terms(read: TrainingReader, batch: Batch) -> Terms:
+            nodes, labels = batch.seed_nodes_in("train_mask"), require(batch.graph, "y")
+            logits = binary_logits(Reading(read.logits(batch.graph), {}))
+            return {"label": nn.functional.cross_entropy(logits[nodes], labels[nodes])}
 
-        graphs = source(data, "y", "train_mask")
-        return train(model, graphs, terms, call or call_by_signature, self.schedule, self, checkpoint=checkpoint)
+        return train(self, model, source(data, "y", "train_mask"), terms, call=call, checkpoint=checkpoint)

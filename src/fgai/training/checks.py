@@ -1,4 +1,4 @@
-"""What a fit is checked for: the answers of the model that comes in, labels, terms, and the weights that go out."""
+"""Checks of a training run: the logits of the given model, the labels, the loss terms and the trained weights."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ REMEDY = "lower the learning rate, scale the features, or give the terms smaller
 
 
 class BatchChecks:
-    """Checks the model once, on the first part, and the labels of every part that comes."""
+    """Checks the model once, on the first batch, and the labels of all batches."""
 
     def __init__(self, call: Call) -> None:
         self._call, self._classes = call, 0
         self._last: Data | None = None
 
-    def check(self, model: nn.Module, part: Batch) -> None:
-        """Before the terms of a part are computed; a graph that comes again is not looked at again."""
-        if self._last is part.graph:
+    def check(self, model: nn.Module, batch: Batch) -> None:
+        """Check a batch before its loss terms are computed; a repeated graph is checked once."""
+        if self._last is batch.graph:
             return
-        self._last = part.graph
+        self._last = batch.graph
         if not self._classes:
-            self._classes = self._columns(model, part)
-        y = part.graph.get("y")
-        for mask in (part.graph.get(name) for name in MASKS):
+            self._classes = self._count_classes(model, batch)
+        y = batch.graph.get("y")
+        for mask in (batch.graph.get(name) for name in MASKS):
             if y is not None and mask is not None:
-                check_labels(y[: part.seed_nodes][mask[: part.seed_nodes]], self._classes)
+                check_labels(y[: batch.seed_nodes][mask[: batch.seed_nodes]], self._classes)
 
-    def _columns(self, model: nn.Module, part: Batch) -> int:
-        """How many classes the model answers for."""
-        with eval_mode(model), torch.no_grad(), call_errors(model, part.graph):
-            logits = self._call(model, part.graph)
+    def _count_classes(self, model: nn.Module, batch: Batch) -> int:
+        """Return the number of classes that the model outputs."""
+        with eval_mode(model), torch.no_grad(), call_errors(model, batch.graph):
+            logits = self._call(model, batch.graph)
         if not isinstance(logits, Tensor):
             raise CallError(f"{type(model).__name__} returned {type(logits).__name__}; pick the logits with call=...")
-        check_logits(logits, type(model).__name__, expected_rows(part.graph))
+        check_logits(logits, type(model).__name__, expected_rows(batch.graph))
         return binary_logits(Reading(logits, {})).size(1)
 
 
 def check_terms(terms: Mapping[str, float], epoch: int) -> None:
-    """Every term of an epoch is a number.
+    """Raise `NotFiniteError` if a loss term of an epoch is not finite.
 
     >>> check_terms({"label": float("nan")}, epoch=3)
     Traceback (most recent call last):
@@ -64,28 +64,27 @@ the terms smaller weights
 
 
 def check_weights(weights: Mapping[str, Tensor]) -> None:
-    """Every weight that a fit returns is finite."""
+    """Raise `NotFiniteError` if a trained weight is not finite."""
     for name, weight in weights.items():
         check_finite(f"the trained weights `{name}`", weight, REMEDY)
 
 
 def fingerprint(graphs: Iterable[Any], model: nn.Module) -> dict[str, str]:
-    """SHA-256 of the data and of the weights that a run starts from: a checkpoint of others is not gone on with."""
-    told = hashlib.sha256()
+    """Return the SHA-256 of the data and of the initial weights: a run resumes only with the same ones."""
+    data, start = hashlib.sha256(), hashlib.sha256()
     for graph in graphs:
-        _add(told, graph.to_dict() if isinstance(graph, Data) else _facts(graph))
-    start = hashlib.sha256()
-    _add(start, model.state_dict())
-    return {"data_sha256": told.hexdigest(), "start_sha256": start.hexdigest()}
+        _update(data, graph.to_dict() if isinstance(graph, Data) else _describe(graph))
+    _update(start, model.state_dict())
+    return {"data_sha256": data.hexdigest(), "start_sha256": start.hexdigest()}
 
 
-def _facts(source: Any) -> dict[str, Any]:
-    """What is known of a store on disk, or of another loader."""
+def _describe(source: Any) -> dict[str, Any]:
+    """Return the attributes that identify a graph store or a loader."""
     names = ("num_nodes", "num_edges", "names", "origin")
     return {"kind": type(source).__name__, **{name: getattr(source, name, None) for name in names}}
 
 
-def _add(digest: Any, values: Mapping[str, Any]) -> None:
+def _update(digest: Any, values: Mapping[str, Any]) -> None:
     for name in sorted(values):
         value = values[name]
         digest.update(f"{name} {list(value.shape) if isinstance(value, Tensor) else value!r}".encode())

@@ -1,4 +1,4 @@
-"""Where a method's graphs come from: one whole graph, or the batches of any PyG loader."""
+"""Training data of a method: one full graph, or the batches of a PyG loader."""
 
 from __future__ import annotations
 
@@ -21,34 +21,37 @@ from fgai.errors import DataError
 from fgai.graph import require
 from fgai.reading import Reading
 
-MASKS = ("train_mask", "val_mask")  # those that a method learns from and is judged by
+MASKS = ("train_mask", "val_mask")  # for the loss, and for the choice of the best epoch
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A graph to learn from, and how many of its nodes, the first ones, count: all, or the seeds of a batch."""
+    """A graph whose first `seed_nodes` nodes enter the loss: all nodes, or the seed nodes of a sampled batch."""
 
     graph: Data
     seed_nodes: int
-    step: int = 0  # of the run, so that terms can take turns
-    position: int = 0  # among the parts of one step: an opponent meets the same slot again and again
+    step: int = 0  # of the run; terms may alternate by it
+    position: int = 0  # among the batches of one step; each position has its own warm-started attack
 
     @property
     def linkable_nodes(self) -> tuple[int, ...] | None:
-        """The nodes whose edges the batch holds, through which the seeds can be reached; None if it holds them all."""
-        if "batch_size" not in self.graph:  # no loader has taken it out of a larger graph
+        """The nodes whose incoming edges are in the batch; only through them can an attack reach the seed nodes.
+
+        None if these are all nodes.
+        """
+        if "batch_size" not in self.graph:  # not sampled from a larger graph
             return None
         nodes, ends = int(self.graph.num_nodes or 0), require(self.graph, "edge_index")[1]
         last = max(self.seed_nodes, int(ends.max()) + 1 if len(ends) else 0)
         return None if last == nodes else tuple(range(last))
 
-    def on(self, device: torch.device) -> Batch:
-        """The same part with its graph on a device; loaders give batches on the CPU, and the model may be elsewhere."""
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch with its graph on `device`."""
         graph = on_device(self.graph, device)
         return self if graph is self.graph else replace(self, graph=graph)
 
-    def known(self, mask: str) -> Tensor:
-        """The counting nodes that are in a mask."""
+    def seed_nodes_in(self, mask: str) -> Tensor:
+        """Return the indices of the seed nodes in the mask of this name."""
         nodes = require(self.graph, mask)[: self.seed_nodes].nonzero().flatten()
         if len(nodes) == 0:
             raise DataError(
@@ -59,55 +62,70 @@ class Batch:
 
 
 class BatchSource(Protocol):
-    """What the training loop learns from."""
+    """The input of the training loop."""
 
-    positions: int  # parts whose gradients make one step
-    eval_interval: int  # epochs between two looks at the validation nodes, and between two checkpoints
-    has_validation: bool  # there are validation nodes
+    positions: int  # batches per step; their gradients are averaged
+    eval_interval: int  # epochs between two validations, and between two checkpoints
+    has_validation: bool  # whether there are validation nodes
 
     @property
     def graphs(self) -> Sequence[Any]:
-        """What is learnt from, as far as it is at hand: graphs, stores, loaders."""
+        """The graphs, stores or loaders that the batches come from."""
         ...
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
-        """The parts of each step."""
+        """Yield the batches of each step."""
         ...
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
-        """Micro-F1 and cross-entropy on the validation nodes."""
+        """Return micro-F1 and cross-entropy on the validation nodes."""
         ...
 
 
 class FullGraph:
-    """One graph, all of whose nodes (or pairs, where links are predicted) count; an epoch is a step."""
+    """One graph whose nodes (or node pairs, for link prediction) all are seed nodes; an epoch is one step."""
 
     positions, eval_interval = 1, 10
 
     def __init__(self, data: Data) -> None:
-        pairs, chosen = data.get("edge_label_index"), data.get("val_mask")
-        self._part = Batch(data, int(data.num_nodes or 0) if pairs is None else pairs.size(1))
-        self.has_validation = chosen is not None and bool(chosen.any())
+        pairs, val_mask = data.get("edge_label_index"), data.get("val_mask")
+        self._batch = Batch(data, int(data.num_nodes or 0) if pairs is None else pairs.size(1))
+        self.has_validation = val_mask is not None and bool(val_mask.any())
 
     @property
     def graphs(self) -> Sequence[Any]:
         """The graph."""
-        return [self._part.graph]
+        return [self._batch.graph]
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
-        """One step with the whole graph."""
-        yield [Batch(self._part.graph, self._part.seed_nodes, number)]
+        """Yield one step with the full graph."""
+        yield [Batch(self._batch.graph, self._batch.seed_nodes, number)]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
-        """Micro-F1 and cross-entropy on the validation nodes."""
-        return validate(model, [self._part], call)
+        """Return micro-F1 and cross-entropy on the validation nodes."""
+        return validate(model, [self._batch], call)
 
 
 class Batches:
-    """The batches of a loader, `slots` of them to a step; `validation` is a loader for the epoch that is kept.
+    """Loaders for training and for validation, to be given to `fit` instead of a graph.
 
-    A batch is a PyG `Data` whose first `batch_size` nodes are those it is about; the others are their neighbours.
-    Without `validation` only methods that keep their last epoch can learn.
+    A batch is a PyG `Data` whose first `batch_size` nodes are the seed nodes; the others are their neighbours.
+
+    Args:
+        train: Loader of the batches to train on. If it has `set_epoch`, each epoch calls it.
+        validation: Loader of the batches that choose the best epoch. Methods that keep their last epoch (`FGAI`) do
+            not need it.
+        positions: Batches per step; their gradients are averaged.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.large import Loader, full_neighbour_loader
+    >>> from fgai.methods import Vanilla
+    >>> data = datasets.load("synthetic")
+    >>> train = Loader(data, fanout=(5, 5), batch=50, seed_nodes=data.train_mask)
+    >>> validation = full_neighbour_loader(data, hops=2, seed_nodes=data.val_mask)
+    >>> fit = Vanilla(epochs=2).fit(backbones.build("gat", data), Batches(train, validation))
+    >>> len(fit.history)
+    2
     """
 
     eval_interval = 1
@@ -118,36 +136,34 @@ class Batches:
 
     @property
     def graphs(self) -> Sequence[Any]:
-        """The graphs that the loaders take batches of, where they say so, as PyG's and ours do; else the loaders."""
+        """The graphs behind the loaders (their `graph` or `data`), or the loaders themselves."""
         loaders = [loader for loader in (self._train, self._validation) if loader is not None]
         return [getattr(loader, "graph", getattr(loader, "data", loader)) for loader in loaders]
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
-        """The batches of an epoch; a loader that can be told which one it is gets told."""
-        told: Any = self._train
-        if hasattr(told, "set_epoch"):
-            told.set_epoch(number)
-        batches, empty = iter(self._train), True
+        """Yield the batches of each step of an epoch."""
+        loader: Any = self._train
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(number)
+        graphs, empty = iter(loader), True
         for step in itertools.count(number):
-            some = list(itertools.islice(batches, self.positions))
-            if not some and empty:
-                raise DataError(f"the loader gave no batch in epoch {number}; give one that can be gone through again")
-            if not some:
+            group = list(itertools.islice(graphs, self.positions))
+            if not group and empty:
+                raise DataError(f"the loader gave no batch in epoch {number}; give one that can be iterated repeatedly")
+            if not group:
                 return
             empty = False
-            batches_of_step = [one_graph(batch, MASKS) for batch in some]
-            yield [
-                Batch(batch, num_seed_nodes(batch), step, position) for position, batch in enumerate(batches_of_step)
-            ]
+            group = [one_graph(graph, MASKS) for graph in group]
+            yield [Batch(graph, num_seed_nodes(graph), step, position) for position, graph in enumerate(group)]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
-        """Micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""
-        batches = (one_graph(batch, MASKS) for batch in self._validation or ())
-        return validate(model, (Batch(batch, num_seed_nodes(batch)) for batch in batches), call)
+        """Return micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""
+        graphs = (one_graph(graph, MASKS) for graph in self._validation or ())
+        return validate(model, (Batch(graph, num_seed_nodes(graph)) for graph in graphs), call)
 
 
-def source(data: Data | Iterable[Data] | Batches, *needed: str) -> BatchSource:
-    """What to learn from, given a graph (which has what is `needed`), a loader, or loaders.
+def source(data: Data | Iterable[Data] | Batches, *required: str) -> BatchSource:
+    """Return the batch source of a graph, which must have the `required` attributes, a loader, or `Batches`.
 
     >>> edges = torch.tensor([[0], [1]])
     >>> graph = Data(x=torch.ones(3, 1), edge_index=edges, val_mask=torch.ones(3, dtype=torch.bool))
@@ -155,32 +171,32 @@ def source(data: Data | Iterable[Data] | Batches, *needed: str) -> BatchSource:
     (3, False)
     """
     if isinstance(data, Data | HeteroData) or not (isinstance(data, Batches) or hasattr(data, "__iter__")):
-        found = FullGraph(one_graph(data, MASKS))
-        for name in needed:
-            require(found.graphs[0], name)
-        return found
+        full_graph = FullGraph(one_graph(data, MASKS))
+        for name in required:
+            require(full_graph.graphs[0], name)
+        return full_graph
     return data if isinstance(data, Batches) else Batches(data)
 
 
-def num_seed_nodes(batch: Data) -> int:
-    """How many of a batch's first nodes it is about; all where the loader does not say."""
-    return int(batch.get("batch_size") or batch.num_nodes or 0)
+def num_seed_nodes(graph: Data) -> int:
+    """Return the number of seed nodes of a loader's batch; all nodes if it has no `batch_size`."""
+    return int(graph.get("batch_size") or graph.num_nodes or 0)
 
 
-def validate(model: nn.Module, parts: Iterable[Batch], call: Call) -> tuple[float, float]:
-    """Micro-F1 and cross-entropy on the nodes that count and are in `val_mask`, over all parts and ranks."""
-    right, lost, count = 0, 0.0, 0
-    for part in (part.on(device_of(model)) for part in parts):
-        mask, y = require(part.graph, "val_mask")[: part.seed_nodes], require(part.graph, "y")[: part.seed_nodes]
+def validate(model: nn.Module, batches: Iterable[Batch], call: Call) -> tuple[float, float]:
+    """Return micro-F1 and cross-entropy on the seed nodes in `val_mask`, over all batches and ranks."""
+    correct, loss, count = 0, 0.0, 0
+    for batch in (batch.to(device_of(model)) for batch in batches):
+        mask, y = require(batch.graph, "val_mask")[: batch.seed_nodes], require(batch.graph, "y")[: batch.seed_nodes]
         with eval_mode(model), torch.no_grad():
-            logits = binary_logits(Reading(call(model, part.graph), {}))[: part.seed_nodes][mask]
+            logits = binary_logits(Reading(call(model, batch.graph), {}))[: batch.seed_nodes][mask]
         check_labels(y[mask], logits.size(1))
-        here = int(mask.sum())
-        right += int((logits.argmax(-1) == y[mask]).sum())
-        lost += here * float(cross_entropy(logits, y[mask])) if here else 0.0
-        count += here
-    total = ranks.all_reduce(torch.tensor([right, lost, count], dtype=torch.double))
+        size = int(mask.sum())
+        correct += int((logits.argmax(-1) == y[mask]).sum())
+        loss += size * float(cross_entropy(logits, y[mask])) if size else 0.0
+        count += size
+    total = ranks.all_reduce(torch.tensor([correct, loss, count], dtype=torch.double))
     if total[2] == 0:
-        raise DataError("no node that counts is in `val_mask`; give a mask, or a validation loader, that holds some")
-    check_finite("the answers on the validation nodes", total[1], "lower the learning rate, or scale the features")
+        raise DataError("no seed node is in `val_mask`; give a mask or a validation loader with validation nodes")
+    check_finite("the logits on the validation nodes", total[1], "lower the learning rate, or scale the features")
     return float(total[0] / total[2]), float(total[1] / total[2])

@@ -1,4 +1,4 @@
-"""The one training loop, and what it returns."""
+"""The training loop of all methods, and its result."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fgai import distributed as ranks
-from fgai.calling import Call
+from fgai.calling import Call, call_by_signature
 from fgai.devices import device_of, random_state, restore_random_state
 from fgai.errors import DataError, SettingError
 from fgai.progress import progress
@@ -28,12 +28,12 @@ from fgai.training.data import Batch, BatchSource
 from fgai.training.warm_start import WarmStart
 
 Terms = Mapping[str, Tensor]
-TermsOf = Callable[[TrainingReader, Batch], Terms]
+LossTerms = Callable[[TrainingReader, Batch], Terms]
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch cost, term by term, and how the model did on the validation nodes when last asked, if ever.
+    """The mean loss terms of one epoch, and the micro-F1 of the last validation, if there was one.
 
     >>> Epoch(0, {"label": 1.9}, 0.25).status, Epoch(0, {"label": 1.9}, None).status
     ('validation F1 0.250', '')
@@ -45,13 +45,13 @@ class Epoch:
 
     @property
     def status(self) -> str:
-        """Of the validation, while training goes on."""
+        """The note beside the progress bar."""
         return "" if self.val_f1 is None else f"validation F1 {self.val_f1:.3f}"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A trained model, the epoch whose weights it has, and the history of its training."""
+    """A trained model, the epoch that its weights are from, and all epochs."""
 
     model: nn.Module
     best: Epoch
@@ -60,10 +60,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to train, with Adam.
+    """Length, learning rate and seed of a training run with Adam.
 
-    `keep` says whose weights are kept: the `best` epoch's on validation (patience ends the rest), or the `last` one's,
-    with a rate that falls to zero along a cosine.
+    `keep` selects the weights to return: those of the `best` epoch on the validation nodes (training stops after
+    `patience` epochs without a better one), or of the `last` epoch, with a learning rate that decays to zero along a
+    cosine.
     """
 
     epochs: int = 200
@@ -79,13 +80,22 @@ class Schedule:
         check_seed(self.seed)
 
     def rate(self, number: int) -> float:
-        """The learning rate of an epoch."""
+        """Return the learning rate of an epoch."""
         return self.lr if self.keep == "best" else self.lr * (1 + math.cos(math.pi * number / self.epochs)) / 2
+
+
+class Scheduled(Protocol):
+    """A method with a training schedule."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """Length, learning rate and seed of the training."""
+        ...
 
 
 @dataclass
 class _Run:
-    """The state of a run: all that a checkpoint holds."""
+    """The state of a run, all of which a checkpoint saves."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -101,10 +111,10 @@ class _Run:
         if device.type != "cpu":
             own["random/device"] = random_state(device)
         for i, warm_start in enumerate(self.warm_starts):
-            own |= {f"opponent{i}/{name}": value for name, value in warm_start.state().items()}
+            own |= {f"warm_start{i}/{name}": value for name, value in warm_start.state().items()}
         tensors = {
             "model": self.model.state_dict(),  # `disk.save` copies to the CPU
-            "kept": {name: value.clone() for name, value in self.best_state.items()},  # it may be the model's own
+            "best": {name: value.clone() for name, value in self.best_state.items()},  # may share the model's memory
             "optimizer": disk.optimizer_tensors(self.optimizer),
             **{f"rank{number}": theirs for number, theirs in enumerate(ranks.all_gather(own))},
         }
@@ -119,26 +129,29 @@ class _Run:
             was = about.settings
             other = sorted(name for name in {*was, *settings} if was.get(name) != settings.get(name))
             raise SettingError(
-                f"{path} holds a run with other {', '.join(other)}: { {name: was.get(name) for name in other} }, and "
-                f"this one has { {name: settings.get(name) for name in other} }; give another file, or delete that one"
+                f"{path} holds a run with other {', '.join(other)}: { {name: was.get(name) for name in other} }, but "
+                f"this run has { {name: settings.get(name) for name in other} }; give another file, or delete that one"
             )
         history = tuple(record(Epoch, epoch, path, disk.REMEDY) for epoch in about.history)
         check_history(history, path, disk.REMEDY)
         device = device_of(self.model)
         own = tensors.get(f"rank{ranks.rank()}", {})
-        moved = {name: value.to(device) for name, value in own.items() if name.startswith("opponent")}
+        attacks = {name: value.to(device) for name, value in own.items() if name.startswith("warm_start")}
         states = [
-            {name: moved.get(f"opponent{i}/{name}") for name in warm_start.state()}
+            {name: attacks.get(f"warm_start{i}/{name}") for name in warm_start.state()}
             for i, warm_start in enumerate(self.warm_starts)
         ]
         disk.check(path, tensors, self.model, self.optimizer)
         disk.check_random(path, own.get("random/torch"))
         if not -1 <= about.best_epoch < len(history) or [epoch.number for epoch in history] != [*range(len(history))]:
-            raise DataError(f"{path} chose epoch {about.best_epoch} of {len(history)}; {disk.REMEDY}")
+            raise DataError(
+                f"{path} names epoch {about.best_epoch} as the best, and its {len(history)} epochs do not fit that; "
+                f"{disk.REMEDY}"
+            )
         for warm_start, state in zip(self.warm_starts, states, strict=True):
             warm_start.restore(state, path)
         self.model.load_state_dict(tensors["model"])
-        self.best_state = tensors["kept"]
+        self.best_state = tensors["best"]
         disk.restore_optimizer(self.optimizer, tensors["optimizer"])
         torch.set_rng_state(own["random/torch"])
         if device.type != "cpu" and "random/device" in own:
@@ -147,64 +160,49 @@ class _Run:
 
 
 def check_history(history: Sequence[Epoch], path: object, remedy: str) -> None:
-    """Refuse a history of a file whose epochs do not have the same terms."""
+    """Raise `DataError` if the epochs of a saved history have different terms."""
     if len({tuple(epoch.terms) for epoch in history}) > 1:
         raise DataError(f"{path} holds a history whose epochs have different terms; {remedy}")
 
 
 def train(
+    method: Scheduled,
     model: nn.Module,
     source: BatchSource,
-    terms: TermsOf,
-    call: Call,
-    schedule: Schedule,
-    method: object,
+    terms: LossTerms,
     *,
+    call: Call | None = None,
     warm_starts: Sequence[WarmStart] = (),
     checkpoint: str | Path | None = None,
 ) -> Fit:
-    """Minimise the sum of `terms(read, part)` over a copy of `model`, a step for each list of parts of the source.
+    """Minimise the sum of the loss terms over a copy of `model`; several ranks average their gradients.
 
-    `read` reads that copy. With `checkpoint` the run is written to that file every ten epochs (every epoch of batches),
-    and one that is found there is gone on with; the result is that of a run that was not interrupted. A finished run
-    takes the file away. Several ranks average their gradients.
+    Args:
+        method: The method, whose schedule is used and whose settings a checkpoint must match.
+        model: The model to start from; it is not changed.
+        source: The batches of each step, and the validation nodes.
+        terms: `terms(read, batch)` returns the loss terms of a batch by name; `read` reads the copy.
+        call: How the model is called on a graph; by its signature by default.
+        warm_starts: The attacks of `terms`, whose state a checkpoint saves.
+        checkpoint: A file to which the run is saved every `source.eval_interval` epochs. If it exists, the run
+            resumes, and the result is that of an uninterrupted run. A finished run deletes it.
     """
-    if schedule.keep == "best" and not source.has_validation:
-        raise DataError(
-            "the best epoch is chosen by validation nodes, and there is no `val_mask` of any; give one that holds "
-            "some. With a loader: Batches(loader, validation=another)"
-        )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise DataError(
-            f"{type(model).__name__} has no parameter that can learn: all are frozen, or there is none; call "
-            "requires_grad_() on those to train"
-        )
-    if half := sorted({str(p.dtype) for p in model.parameters() if p.dtype in (torch.half, torch.bfloat16)}):
-        raise SettingError(
-            f"the model has weights in {', '.join(half)}, in which small steps are lost; train it with model.float(), "
-            "under torch.autocast in `call` if it is to be fast, and convert the result"
-        )
+    schedule, call = method.schedule, call or call_by_signature
+    _check_inputs(model, source, schedule)
     model = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     run = _Run(model, optimizer, warm_starts, copy.deepcopy(model.state_dict()), [])
-    title, path = type(method).__name__, checkpoint and Path(checkpoint)
-    called = getattr(call, "__qualname__", type(call).__name__)
-    about = {"method": repr(method), "model": type(model).__name__, "call": called}
-    settings = {
-        **about,
-        "ranks": ranks.world_size(),
-        **asdict(schedule),
-        **(fingerprint(source.graphs, model) if path else {}),
-    }
-    reader, bar, batch_checks = training_reader(model, call), progress(title, schedule.epochs), BatchChecks(call)
+    path = checkpoint and Path(checkpoint)
+    settings = _settings(method, model, call) | (fingerprint(source.graphs, model) if path else {})
+    reader, bar = training_reader(model, call), progress(type(method).__name__, schedule.epochs)
     with seeded(schedule.seed), reader as read, bar as advance:
-        told = partial(_checked_terms, terms, batch_checks, read)
+        checked_terms = partial(_checked_terms, terms, BatchChecks(call), read)
         if path and path.exists():
             run.restore(path, settings)
             for epoch in run.history:
                 advance(epoch.status)
         for number in range(len(run.history), schedule.epochs):
-            _epoch(run, read, number, told, schedule, source)
+            _epoch(run, read, number, checked_terms, schedule, source)
             advance(run.history[-1].status)
             if schedule.keep == "best" and number - run.best_epoch >= schedule.patience:
                 break
@@ -217,13 +215,40 @@ def train(
     return Fit(model.eval(), run.history[run.best_epoch], tuple(run.history))
 
 
-def _checked_terms(terms: TermsOf, batch_checks: BatchChecks, read: TrainingReader, part: Batch) -> Terms:
-    """The terms of a part, once what they rest on is checked."""
-    batch_checks.check(read.model, part)
-    return terms(read, part)
+def _check_inputs(model: nn.Module, source: BatchSource, schedule: Schedule) -> None:
+    """Raise an error for a model or data that cannot be trained."""
+    if schedule.keep == "best" and not source.has_validation:
+        raise DataError(
+            "the best epoch is chosen on validation nodes, but there is no `val_mask` that holds any; give one. With "
+            "a loader: Batches(loader, validation=another)"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise DataError(
+            f"{type(model).__name__} has no trainable parameter: all are frozen, or there is none; call "
+            "requires_grad_() on those to train"
+        )
+    if half := sorted({str(p.dtype) for p in model.parameters() if p.dtype in (torch.half, torch.bfloat16)}):
+        raise SettingError(
+            f"the model has weights in {', '.join(half)}, in which small updates are lost; train model.float(), with "
+            "torch.autocast in `call` for speed, and convert the result"
+        )
+
+
+def _settings(method: Scheduled, model: nn.Module, call: Call) -> dict[str, Any]:
+    """Return the settings that two runs must share for one to resume the other."""
+    called = getattr(call, "__qualname__", type(call).__name__)
+    about = {"method": repr(method), "model": type(model).__name__, "call": called}
+    return {**about, "ranks": ranks.world_size(), **asdict(method.schedule)}
+
+
+def _checked_terms(terms: LossTerms, batch_checks: BatchChecks, read: TrainingReader, batch: Batch) -> Terms:
+    """Check a batch, then return its loss terms."""
+    batch_checks.check(read.model, batch)
+    return terms(read, batch)
 
 
 def _due(number: int, source: BatchSource) -> bool:
+    """Return whether an epoch ends with a validation and a checkpoint."""
     return number % source.eval_interval == source.eval_interval - 1
 
 
@@ -235,13 +260,14 @@ def _epoch(
     schedule: Schedule,
     source: BatchSource,
 ) -> None:
+    """Train one epoch, validate if due, and update the history and the best weights of the run."""
     for group in run.optimizer.param_groups:
         group["lr"] = schedule.rate(number)
     run.model.train()
-    told = [_step(run, terms, parts) for parts in source.epoch(number)]
-    check_terms(means := _means(told), number)
+    steps = [_step(run, terms, batches) for batches in source.epoch(number)]
+    check_terms(means := _means(steps), number)
     f1, loss = run.history[-1].val_f1 if run.history else None, 0.0
-    due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # the last is kept anyhow
+    due = schedule.keep == "best" or _due(number, source) or number + 1 == schedule.epochs  # always after the last
     if due and source.has_validation:
         f1, loss = source.validate(run.model, read.call)
     run.history.append(Epoch(number, means, f1))
@@ -251,24 +277,25 @@ def _epoch(
         run.best, run.best_state, run.best_epoch = (f1, -loss), copy.deepcopy(run.model.state_dict()), number
 
 
-def _step(run: _Run, terms: Callable[[Batch], Terms], parts: Sequence[Batch]) -> list[Terms]:
-    """One step down the mean loss of the parts of all ranks; what this rank's were, term by term."""
+def _step(run: _Run, terms: Callable[[Batch], Terms], batches: Sequence[Batch]) -> list[Terms]:
+    """Take one step on the mean loss over the batches of all ranks; return the terms of this rank's batches."""
     run.optimizer.zero_grad()
-    told = []
-    for part in (part.on(device_of(run.model)) for part in parts):
-        found = terms(part)
-        (torch.stack(list(found.values())).sum() / len(parts)).backward()
-        told.append({name: value.detach() for name, value in found.items()})
+    terms_of_batches = []
+    for batch in (batch.to(device_of(run.model)) for batch in batches):
+        loss_terms = terms(batch)
+        (torch.stack(list(loss_terms.values())).sum() / len(batches)).backward()
+        terms_of_batches.append({name: value.detach() for name, value in loss_terms.items()})
     ranks.average_gradients(run.model.parameters())
     run.optimizer.step()
-    return told
+    return terms_of_batches
 
 
-def _means(told: Sequence[Sequence[Terms]]) -> dict[str, float]:
-    """The mean over the parts of each step, then over steps and ranks, term by term; a device is asked once."""
-    names = list(told[0][0])
-    values = iter(torch.stack([torch.stack([part[name] for name in names]) for step in told for part in step]).tolist())
-    steps = [[next(values) for _ in step] for step in told]
-    means = [[sum(column) / len(step) for column in zip(*step, strict=True)] for step in steps]
+def _means(steps: Sequence[Sequence[Terms]]) -> dict[str, float]:
+    """Return the mean of each term over the batches of a step, then over steps and ranks, with one device transfer."""
+    names = list(steps[0][0])
+    rows = [torch.stack([terms[name] for name in names]) for step in steps for terms in step]
+    values = iter(torch.stack(rows).tolist())
+    by_step = [[next(values) for _ in step] for step in steps]
+    means = [[sum(column) / len(step) for column in zip(*step, strict=True)] for step in by_step]
     total = ranks.all_reduce(torch.tensor(means, dtype=torch.double).mean(0))
     return dict(zip(names, (total / ranks.world_size()).tolist(), strict=True))
