@@ -1,4 +1,4 @@
-"""Writes the figures of `results/` into the marked places of README and docs; `--check` fails where they have drifted.
+"""Writes the tables of `results/` into the marked places of README and docs; `--check` fails where they differ.
 
     python benchmarks/pages.py
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -168,7 +169,11 @@ def plan(name: str) -> str:
     """The table of a plan from the finished cells, the paper's numbers beside ours; without rows that have not run."""
     table = table_of(Plan.read(name), CELLS.folder, beside_paper=True)
     body = [line for line in table.body if line[3] != "0"]
-    return grid(table.head, body) + "".join(f"\n- {note}" for note in table.notes) + "\n"
+    return grid(table.head, body) + "\n" + "\n".join(map(_item, table.notes)) + "\n"
+
+
+def _item(note: str) -> str:
+    return textwrap.fill(note, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def costs(file: str, of: str | tuple[str, ...] = "") -> str:
@@ -190,9 +195,9 @@ def scale_plan() -> str:
     """What the cost model says of graphs that are not here."""
     known = {(cost.what, cost.dataset): cost.value for cost in read_costs(ROOT / "results/scale.json")}
     where, body = "generated, 10^7 nodes", []
-    if ("FGAI, CPU us a seed", where) not in known:
+    if ("FGAI, CPU us a seed node", where) not in known:
         return "Not run yet.\n"
-    seed, rows = known["FGAI, CPU us a seed", where] / 1e6, known["nodes sampled for a seed", where]
+    seed, rows = known["FGAI, CPU us a seed node", where] / 1e6, known["nodes sampled for a seed node", where]
     for name, (nodes, edges, features, several) in GRAPHS.items():
         number = 4 if edges < 2**31 else 8
         disk = (4 * features * nodes + (4 + number) * edges + 8 * nodes) / 1e9

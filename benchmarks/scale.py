@@ -117,7 +117,7 @@ def grow(folder: Folder) -> None:
             costs.append(row(f"model: {name}, {unit} a {what}", "generated", value))
     like = runs[len(shapes)]["faithful"]  # the largest measured has the batches that the next one will have
     said = seconds @ [1.0, like["nodes"], like["edges"]] / like["seeds"]
-    costs.append(row("predicted before it ran: FGAI, CPU us a seed", name_of(SIZES[2]), said * 1e6))
+    costs.append(row("predicted before it ran: FGAI, CPU us a seed node", name_of(SIZES[2]), said * 1e6))
     write_costs(RESULTS, costs)
 
 
@@ -126,14 +126,14 @@ def check(folder: Folder, count: int = 10) -> None:
     """Measure the largest graph and compare it with the prediction."""
     costs = [cost for batch in (BATCH, FEW) for cost in costs_of(measured(folder, SIZES[2], batch, count=count))]
     known = {(cost.what, cost.dataset): cost.value for cost in (*read_costs(RESULTS), *costs)}
-    us = "FGAI, CPU us a seed"
+    us = "FGAI, CPU us a seed node"
     said, found = known[f"predicted before it ran: {us}", name_of(SIZES[2])], known[us, name_of(SIZES[2])]
     costs.append(row("predicted over measured", name_of(SIZES[2]), said / found))
-    costs.append(row("CPU a seed, over 10^6 nodes", name_of(SIZES[2]), found / known[us, name_of(SIZES[1])]))
+    costs.append(row("CPU a seed node, over 10^6 nodes", name_of(SIZES[2]), found / known[us, name_of(SIZES[1])]))
     for batch in (BATCH, FEW):
-        mb = f"FGAI, peak MB of its own, {batch} seeds a batch"
+        mb = f"FGAI, peak MB of its own, {batch} seed nodes a batch"
         grown = known[mb, name_of(SIZES[2])] / known[mb, name_of(SIZES[0])]
-        costs.append(row(f"peak memory over that of 10^5 nodes, {batch} seeds a batch", name_of(SIZES[2]), grown))
+        costs.append(row(f"peak memory over that of 10^5 nodes, {batch} seed nodes a batch", name_of(SIZES[2]), grown))
     write_costs(RESULTS, costs)
 
 
@@ -209,15 +209,15 @@ def distance(one: torch.Tensor, two: torch.Tensor) -> float:
 def costs_of(run: dict[str, Any]) -> list[Cost]:
     where, ours, theirs, bare = name_of(run["size"]), run["faithful"], run["plain"], run["sampling"]
     figures = {
-        "FGAI, CPU us a seed": ours["cpu"] / ours["seeds"] * 1e6,
-        "plain PyG, CPU us a seed": theirs["cpu"] / theirs["seeds"] * 1e6,
-        "sampler alone, CPU us a seed": bare["cpu"] / bare["seeds"] * 1e6,
-        "FGAI's seeds/s over plain PyG's, same sampler": (theirs["cpu"] / theirs["seeds"])
+        "FGAI, CPU us a seed node": ours["cpu"] / ours["seeds"] * 1e6,
+        "plain PyG, CPU us a seed node": theirs["cpu"] / theirs["seeds"] * 1e6,
+        "sampler alone, CPU us a seed node": bare["cpu"] / bare["seeds"] * 1e6,
+        "FGAI's seed nodes/s over plain PyG's, same sampler": (theirs["cpu"] / theirs["seeds"])
         / (ours["cpu"] / ours["seeds"]),
-        "edges sampled for a seed": ours["edges"] / ours["seeds"],
-        "nodes sampled for a seed": ours["nodes"] / ours["seeds"],
+        "edges sampled for a seed node": ours["edges"] / ours["seeds"],
+        "nodes sampled for a seed node": ours["nodes"] / ours["seeds"],
     }
-    memory = row(f"FGAI, peak MB of its own, {run['batch']} seeds a batch", where, ours["anon_mb"])
+    memory = row(f"FGAI, peak MB of its own, {run['batch']} seed nodes a batch", where, ours["anon_mb"])
     return [memory, *(row(what, where, value) for what, value in figures.items() if run["batch"] == BATCH)]
 
 
@@ -251,8 +251,8 @@ def together(folder: Folder, nodes: int = SIZES[1], count: int = 20) -> None:
     parameters = sum(p.numel() for p in model_for_all().parameters())
     costs = []
     for at, clock in enumerate(("on the wall", "of CPU time")):
-        costs += [row(f"FGAI, seeds a second {clock}, ranks: {n}", name_of(nodes), speed[n][at]) for n in speed]
-        costs.append(row(f"seeds a second {clock}, 2 ranks over 1", name_of(nodes), speed[2][at] / speed[1][at]))
+        costs += [row(f"FGAI, seed nodes a second {clock}, ranks: {n}", name_of(nodes), speed[n][at]) for n in speed]
+        costs.append(row(f"seed nodes a second {clock}, 2 ranks over 1", name_of(nodes), speed[2][at] / speed[1][at]))
     costs.append(row("network: bytes a rank sends per step, 2 ranks", name_of(nodes), 4 * parameters))
     write_costs(RESULTS, costs)
 

@@ -1,13 +1,21 @@
 """The worked examples of the docs run, and say what the page says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
-from fgai import datasets
-from fgai.backbones import build
+from fgai import audit, datasets, read
+from fgai.adversaries import ADVERSARIES, GAINS
+from fgai.backbones import BACKBONES, build
+from fgai.datasets import DATASETS
 from fgai.large import convert
+from fgai.methods import METHODS
+from fgai.metrics import METRICS
+from fgai.trial import Trial
+from worlds import answers, change, injected, model_of, shuffled, small
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -35,3 +43,82 @@ def test_the_example_of_scale_runs(tmp_path, monkeypatch):
     scope = {"model": build("gat", data)}
     exec(example, scope)
     assert scope["fit"].history and len(scope["seen"].nodes) > 0
+
+
+@pytest.fixture
+def extended(monkeypatch):
+    """Runs the code of one section of extend.md; what it registers is gone after the test."""
+    for registry in (METRICS, ADVERSARIES, METHODS, DATASETS, BACKBONES):
+        for table in ("_entries", "_about"):
+            monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    page = (DOCS / "extend.md").read_text()
+
+    def run(section):
+        (code,) = re.findall(rf"## {section}\n(?:(?!\n## ).)*?```python\n(.*?)```", page, re.DOTALL)
+        scope = {"__name__": "extended"}
+        exec(compile(code, "extend.md", "exec", dont_inherit=True), scope)
+        return scope
+
+    return run
+
+
+def measured(name, graph, now):
+    read, clean = answers(model_of("gat", graph), graph)
+    after = answers(model_of("gat", graph), now)[1]
+    return METRICS[name].compute(Trial(read, now, clean, after, graph.y, graph.test_mask))
+
+
+def test_the_metric_of_extend_is_exact_and_blind_to_the_order_of_edges(extended):
+    extended("A metric")
+    graph = small()
+    attacked = injected(graph).apply(graph)
+    assert METRICS.about("flipped").endswith("(lower is better)")
+    assert measured("flipped", graph, graph) == 0
+    assert 0 < measured("flipped", graph, attacked) == measured("flipped", graph, shuffled(attacked)) <= 1
+    report = audit(model_of("gat", graph), graph, seeds=1)
+    assert report.clean["flipped"] == 0 <= report.attacked["flipped"].mean <= 1
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_the_attack_of_extend_keeps_its_budget_and_its_seed(extended, sparse):
+    adversary = extended("An attack")["FeatureErasure"](nodes=3, tries=4)
+    graph = small(sparse)
+    read, clean = answers(model_of("gat", graph), graph)
+    gain = GAINS["kl"](clean)
+    found, again, other = (a(read, graph, gain) for a in (adversary, adversary, replace(adversary, seed=1)))
+    before, after = (g.x.to_dense() if sparse else g.x for g in (graph, found.graph))
+    moved = (before != after).any(1)
+    assert ADVERSARIES["feature-erasure"] is type(adversary)
+    assert 0 < moved.sum() <= 3 and not after[moved].any()
+    assert float(gain(found.detach())) > float(gain(clean))
+    assert change(found.perturbation) == change(again.perturbation) != change(other.perturbation)
+    assert audit(model_of("gat", graph), graph, adversary, seeds=1).adversary["name"] == "feature-erasure"
+
+
+def test_the_method_of_extend_trains_a_copy_decided_by_its_seed(extended):
+    extended("A method")
+    graph, model = small(), model_of("gat", small())
+    before = [p.clone() for p in model.parameters()]
+    one, two, other = (METHODS["label-smoothing"](epochs=3, seed=seed).fit(model, graph) for seed in (0, 0, 1))
+    assert [list(epoch.terms) for epoch in one.history] == [["label"]] * 3
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert type(one.model) is type(model) and one.history == two.history != other.history
+
+
+def test_the_dataset_of_extend_is_split_by_its_seed(extended, tmp_path):
+    extended("A dataset")
+    one, two, other = (datasets.load("karate", seed=seed, root=tmp_path) for seed in (0, 0, 1))
+    assert bool((one.train_mask.int() + one.val_mask.int() + one.test_mask.int() == 1).all()) and one.num_nodes == 34
+    assert torch.equal(one.test_mask, two.test_mask) and not torch.equal(one.test_mask, other.test_mask)
+    METHODS["vanilla"](epochs=2).fit(build("gat", one), one)
+
+
+def test_the_backbone_of_extend_is_built_by_name_and_read(extended):
+    extended("A backbone")
+    graph = BACKBONES["supergat"].prepare(small())
+    one, two, other = (build("supergat", graph, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one.conv1.att_l, two.conv1.att_l) and not torch.equal(one.conv1.att_l, other.conv1.att_l)
+    reading = read(one, graph)
+    assert reading.logits.shape == (40, 3) and list(reading.attention) == ["conv1", "conv2"]
+    sums = torch.zeros(40).index_add_(0, reading.explanation.target, reading.explanation.weight[:, 0])
+    torch.testing.assert_close(sums, torch.ones(40))

@@ -1,5 +1,7 @@
 """fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
 
+from importlib.metadata import version
+
 from fgai import adversaries as adversary
 from fgai import backbones, datasets, methods, metrics, plots, report, saved
 from fgai import large as scale
@@ -14,7 +16,7 @@ from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
 from fgai.reading import Reader, Reading, open_reader, read
 from fgai.tap import AttentionPoint, Tap
 
-__version__ = "0.1.0"
+__version__ = version("fgai")
 __all__ = [
     "FGAI",
     "AdversarialTraining",
