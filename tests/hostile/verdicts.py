@@ -65,7 +65,7 @@ def unsound_fit(fit):
 def unsound_perturbation(change):
     """A perturbation that was read holds finite numbers only."""
     assert isinstance(change, Perturbation)
-    parts = {"x": change.x, "moved": change.moved, **change.weight_delta, **change.score_delta}
+    parts = {"x": change.x, "x_delta": change.x_delta, **change.weight_delta, **change.score_delta}
     for name, part in parts.items():
         if part is not None and part.is_floating_point() and not bool(part.isfinite().all()):
             return f"`{name}` is not finite"

@@ -337,7 +337,7 @@ def test_batches_come_on_the_cpu_and_go_to_the_model(name, device):
         loader = scale.Loader(data, (5, 5), batch=20, seed_nodes=data.train_mask)
         check = scale.full_neighbour_loader(data, 2, seed_nodes=data.val_mask)
         assert next(iter(loader)).x.device.type == "cpu"
-        return weights(small(METHODS[name]).fit(model, Batches(loader, check, slots=2)))
+        return weights(small(METHODS[name]).fit(model, Batches(loader, check, positions=2)))
 
     same_on(device, job)
 

@@ -103,7 +103,7 @@ class FullGraph:
 
 
 class Batches:
-    """The batches of a loader, `slots` of them to a step; `validation` is a loader for the epoch that is kept.
+    """The batches of a loader, `positions` of them to a step; `validation` is a loader for the epoch that is kept.
 
     A batch is a PyG `Data` whose first `batch_size` nodes are those it is about; the others are their neighbours.
     Without `validation` only methods that keep their last epoch can learn.

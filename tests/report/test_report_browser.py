@@ -19,7 +19,7 @@ from fgai import report
 from fgai.adversaries import NodeInjection
 from fgai.auditing import AuditReport, audit, compare
 from fgai.certificates import certify
-from test_report import ATTACK, HOSTILE
+from reports import ATTACK, HOSTILE
 from worlds import community, model_of, trained
 
 FLAGS = (
@@ -276,7 +276,7 @@ def test_less_makes_no_broken_panel(look, tmp_path, make):
 
 @pytest.mark.parametrize("name", ["amazon-photo-gat-vanilla-0", "coauthor-cs-gat-fgai-0"])
 def test_a_committed_audit_whose_pictures_are_of_other_nodes_is_drawn(look, tmp_path, name):
-    found = AuditReport.load(Path(__file__).parents[1] / "results" / "audits" / f"{name}.json")
+    found = AuditReport.load(Path(__file__).parents[2] / "results" / "audits" / f"{name}.json")
     assert not {row.node for row in found.moved} & {view.node for view in found.views}
     found.save(tmp_path / "audit.html")
     driver = look(tmp_path / "audit.html")

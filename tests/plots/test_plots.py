@@ -19,9 +19,9 @@ from fgai.bench.results import CellStore, Row
 from fgai.deletion import SHARES
 from fgai.errors import DataError, MissingExtraError, UnknownNameError
 from fgai.methods import Epoch
-from test_report import comparison
+from reports import comparison
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def lines(axis):

@@ -293,7 +293,7 @@ def test_of_sparse_features_only_stored_entries_move():
     read, clean = answers(model_of("gat", graph), graph)
     now = FeatureBall(0.2, steps=3)(read, graph, GAINS["kl"](clean))
     before, after = graph.x.to_dense(), now.graph.x.to_dense()
-    assert now.graph.x.is_sparse and now.perturbation.moved.shape == graph.x.coalesce().values().shape
+    assert now.graph.x.is_sparse and now.perturbation.x_delta.shape == graph.x.coalesce().values().shape
     assert bool(((before != 0) >= (before != after)).all()) and float((after - before).abs().max()) > 0.1
 
 

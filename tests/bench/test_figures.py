@@ -8,7 +8,7 @@ from fgai.bench.cells import ATTACKS
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_figure_shown_is_the_one_in_its_results_file():

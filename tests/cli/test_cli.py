@@ -219,7 +219,7 @@ def test_what_cannot_be_written_is_said_before_the_attack(run, model, tmp_path):
 
 
 def test_a_figure_is_drawn_by_name(run, tmp_path):
-    results = Path(__file__).parent.parent / "results"
+    results = Path(__file__).parents[2] / "results"
     assert run("figure", "certified", "--results", results, "--out", tmp_path / "c.svg").exit_code == 0
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
     wrong = run("figure", "certifeid", "--results", results)

@@ -4,7 +4,6 @@ import json
 import re
 import time
 from copy import copy
-from functools import cache
 
 import pytest
 import torch
@@ -14,26 +13,19 @@ from torch_geometric.nn import GATConv
 import fgai
 from fgai import datasets, report
 from fgai.adversaries import EdgeRewiring, NodeInjection
-from fgai.auditing import Neighbourhood, audit, compare
+from fgai.auditing import Neighbourhood, audit
 from fgai.auditing.neighbourhood import AMONG, SHOWN, AttentionIndex, neighbourhood
 from fgai.backbones import build
 from fgai.certificates import certify, guaranteed_overlap
 from fgai.errors import SettingError
 from fgai.metrics.explanation import TOP
 from fgai.reading import Reader, read
+from reports import ATTACK, HOSTILE, comparison
 from worlds import by_target, community, model_of, table, top, trained
-
-ATTACK = NodeInjection(4, 10, steps=3, step=0.3)
-HOSTILE = "</script><script>document.title = 'run'</script><img src=x onerror=alert(1)>\u2028&[[scripts]]"
 
 
 def content_of(html):
     return json.loads(re.search(r'<script type="application/json" id="content">(.*?)</script>', html, re.DOTALL)[1])
-
-
-@cache
-def comparison():
-    return compare({"vanilla": trained(), "other": trained("hashed")}, community(), ATTACK, seeds=2, show_nodes=(3,))
 
 
 def test_a_report_is_saved_as_a_page_of_its_own_figures(tmp_path):

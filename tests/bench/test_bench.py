@@ -274,7 +274,7 @@ def test_ray_is_asked_for_in_words(monkeypatch):
 
 def test_a_method_in_one_file_appears_in_the_table(tmp_path):
     """In a process of its own: what it registers stays there."""
-    examples = Path(__file__).parent.parent / "examples"
+    examples = Path(__file__).parents[2] / "examples"
     (tmp_path / "mine.toml").write_text(
         'title = "Mine"\nbackbones = ["gat"]\nmethods = ["vanilla", "frozen-features"]\nseeds = { synthetic = 1 }\n'
         'columns = [{ heading = "F1", metric = "f1", attack = "none" }]\n'

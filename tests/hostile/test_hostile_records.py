@@ -17,7 +17,7 @@ from fgai.bench.results import read_costs, read_rows
 from fgai.errors import DataError, FGAIError
 from fgai.methods import FGAI
 from fgai.training import loop as training
-from test_report import ATTACK
+from reports import ATTACK
 from worlds import community, trained
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_holds_no_perturbation_is_refused(tmp_path, tensors, metadat
         Perturbation(x=torch.ones(1, 2)),
         Perturbation(x=torch.ones(1, 3), added=torch.tensor([[5], [0]])),
         Perturbation(dropped=torch.tensor([[0], [4]])),
-        Perturbation(moved=torch.ones(3, 3)),
+        Perturbation(x_delta=torch.ones(3, 3)),
     ],
 )
 def test_a_perturbation_of_another_graph_says_so(change):
