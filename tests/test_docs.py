@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,6 +33,6 @@ def test_the_example_of_scale_runs(tmp_path, monkeypatch):
     convert(data, tmp_path / "graph")
     page = (DOCS / "scale.md").read_text()
     example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("epochs=5", "epochs=1")
-    scope = {"model": build("gat", data)}
+    scope: dict[str, Any] = {"model": build("gat", data)}
     exec(example, scope)
     assert scope["fit"].history and len(scope["seen"].nodes) > 0

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,9 @@ from fgai.adversaries.projections import PROJECTIONS
 from fgai.adversaries.rewiring import _worth
 from fgai.errors import DataError, SettingError
 from fgai.graph import segment_sum
+from fgai.reading import Reader, Reading
 from fgai.seeding import seeded
+from loose import loose
 from strategies import edge_index, edge_lists
 from worlds import answers, change, community, links, model_of, small, trained
 
@@ -33,7 +36,7 @@ NORMS = {"l1": 1, "l2": 2, "linf": np.inf}
 
 
 @cache
-def learnt():
+def learnt() -> tuple[Reader, Any, Reading]:
     """A reader of a trained model, its graph and its clean reading."""
     read, clean = answers(trained(), community())
     return read, community(), clean.detach()
@@ -149,12 +152,12 @@ def test_the_first_links_of_an_injected_node_do_not_depend_on_how_many_there_are
 @pytest.mark.parametrize("attack", [NodeInjection, FeatureBall])
 @pytest.mark.parametrize("target", [150, 999, -1])
 def test_targets_that_do_not_exist_are_refused(attack, target):
-    budget = {"edges": 2, "nodes": 1} if attack is NodeInjection else {}
+    budget: dict[str, Any] = {"edges": 2, "nodes": 1} if attack is NodeInjection else {}
     with pytest.raises(SettingError):
         gained(attack(targets=(3, target), steps=1, **budget))
 
 
-def random_features(adversary, gain="kl"):
+def random_features(adversary, gain="kl") -> Any:
     read, graph, clean = learnt()
     return adversary(read, graph, GAINS[gain](clean)).perturbation.x
 
@@ -222,7 +225,7 @@ def test_the_worth_of_dropping_a_link_is_the_slope_of_the_gain_along_its_weights
     wide = Data(x=graph.x.double(), edge_index=graph.edge_index)
     read, clean = answers(model, wide)
     gain = GAINS["cross-entropy"](clean)
-    old, none = pairs_of(wide.edge_index), torch.empty(2, 0, dtype=torch.long)
+    old, none = pairs_of(graph.edge_index), torch.empty(2, 0, dtype=torch.long)
     worth = _worth(read, wide, gain, none, old)[1]
     for place in (0, 7, 31):
         ends = set(links(undirected(old[:, place : place + 1])))
@@ -258,7 +261,7 @@ def test_the_attention_ball_reaches_the_optimum_where_the_gain_is_linear(norm):
         aim = torch.randn(40, 6, dtype=torch.double)
     read, clean = answers(layer, graph)
     place, radius = clean.explanation, 0.2
-    value = layer.lin(graph.x).view(40, 2, 3)
+    value = loose(layer).lin(graph.x).view(40, 2, 3)
     slope = (value[place.source] * aim.view(40, 2, 3)[place.target]).sum(-1).detach()  # d gain / d weight, [E, H]
     dual = {"l1": np.inf, "l2": 2, "linf": 1}[norm]
     best = sum(radius * float(slope[place.target == node, head].norm(dual)) for node in range(40) for head in range(2))

@@ -5,6 +5,7 @@ from torch_geometric.nn import GATConv
 from fgai.adversaries import GAINS
 from fgai.auditing.sanity import cascading_randomisation, label_randomisation, without_attention
 from fgai.methods import Vanilla
+from loose import loose
 from strategies import generators
 from worlds import answers, community, model_of, small, tensors, trace, trained
 
@@ -24,7 +25,7 @@ def test_the_effect_of_uniform_attention_is_that_of_a_model_that_looks_evenly():
     layer, graph = GATConv(6, 3).eval(), small()
     read, clean = answers(layer, graph)
     even = torch.zeros(40, 40).index_put((clean.explanation.target, clean.explanation.source), torch.tensor(1.0))
-    flat = (even / even.sum(1, keepdim=True)) @ layer.lin(graph.x) + layer.bias
+    flat = (even / even.sum(1, keepdim=True)) @ loose(layer).lin(graph.x) + layer.bias
     expected = (flat.softmax(1) - clean.probs).abs().sum() / 80
     effect = without_attention(layer, graph)
     assert effect.g_tvd == pytest.approx(float(expected.detach()), abs=1e-6)

@@ -21,6 +21,7 @@ from fgai.certificates import (
 )
 from fgai.errors import DataError, SettingError
 from fgai.reading import Reader
+from loose import loose
 
 NORMS = {"l1": lambda v: np.abs(v).sum(), "l2": lambda v: np.sqrt((v**2).sum()), "linf": lambda v: np.abs(v).max()}
 
@@ -74,7 +75,7 @@ def test_the_closed_form_is_the_cheapest_swap_of_all(weights, k):
     inside = best(weights, min(k, len(weights)))
     outside = set(range(len(weights))) - inside
     for norm in NORMS:
-        costs = eviction_costs(star(weights), k, norm)
+        costs = eviction_costs(star(weights), k, loose(norm))
         assert costs.members.tolist() == list(range(1, min(len(inside), len(outside)) + 1))
         for m, cost in zip(costs.members.tolist(), costs.cost.tolist(), strict=True):
             swaps = itertools.product(itertools.combinations(inside, m), itertools.combinations(outside, m))
@@ -190,7 +191,7 @@ def test_the_class_radius_is_reached_by_the_steepest_push():
     conv = GATConv(6, 4).double().eval()
     read = Reader(conv)
     clean, far = read(data).detach(), prediction_bound(read, data, "l1")
-    place, value = clean.explanation, conv.lin(data.x).detach()
+    place, value = clean.explanation, loose(conv).lin(data.x).detach()
     node = int(far.class_radius.argmin())
     at = (place.target == node).nonzero().flatten()
     own = int(clean.logits[node].argmax())
@@ -208,7 +209,7 @@ def test_a_model_that_is_not_linear_in_its_attention_has_no_bound():
     data = datasets.load("synthetic")
 
     class Squashed(GATConv):
-        def forward(self, x, edge_index):
+        def forward(self, x, edge_index):  # pyright: ignore[reportIncompatibleMethodOverride]
             return super().forward(x, edge_index).tanh()
 
     model = Squashed(data.num_features, 4)
@@ -236,7 +237,7 @@ def test_the_papers_backbones_have_a_bound_that_no_attack_exceeds(name, tmp_path
 
 def test_wrong_settings_are_refused():
     with pytest.raises(SettingError, match="l1, l2 and linf"):
-        eviction_costs(star([1.0]), 1, "l3")
+        eviction_costs(star([1.0]), 1, loose("l3"))
     with pytest.raises(SettingError, match="a share"):
         certified_radius(star([1.0]), 1, 1.5)
 

@@ -133,7 +133,7 @@ def test_only_the_gradients_that_are_asked_for_are_computed(needed):
     order = EdgeOrder.of(torch.tensor([[0, 1], [1, 0]]), 2, 2)
     inputs = [torch.ones(2, 1), torch.ones(2, 1, 3)]
     inputs[needed].requires_grad_()
-    aggregate(*inputs, order).sum().backward()
+    aggregate(inputs[0], inputs[1], order).sum().backward()
     assert inputs[needed].grad is not None
     assert inputs[1 - needed].grad is None
 

@@ -14,8 +14,9 @@ from fgai import datasets
 from fgai.errors import SettingError
 from fgai.large import Loader, NeighbourSampler, full_neighbour_loader
 from fgai.large.sampler import CSC, distinct
+from loose import loose
 
-GRAPH = datasets.synthetic(300, 4_000, features=4, seed=1)
+GRAPH = loose(datasets.synthetic(300, 4_000, features=4, seed=1))
 GRAPH.edge_attr = torch.arange(GRAPH.num_edges)
 
 

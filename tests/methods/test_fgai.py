@@ -20,6 +20,7 @@ from fgai.metrics import top_overlap
 from fgai.reading import Reading, eval_mode
 from fgai.training.data import Batch
 from fgai.training.warm_start import WarmStart
+from loose import loose
 
 DRAW = torch.Generator().manual_seed(0)
 
@@ -123,8 +124,8 @@ def test_what_is_narrow_under_attack_is_worked_by_hand():
     assert float(attacked_margin(clean, attacked, lookup, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
     assert float(attacked_margin(clean, attacked, lookup, 3, 0.5)) == pytest.approx(0.5 + 1.2 / spread)
     assert float(attacked_margin(clean, clean, lookup, 3, 0.5)) == 0.0  # nobody else is there
-    doubled = [replace(a, score=2 * a.score) for a in (clean, attacked)]
-    assert float(attacked_margin(*doubled, lookup, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
+    first, second = (replace(a, score=2 * loose(a).score) for a in (clean, attacked))
+    assert float(attacked_margin(first, second, lookup, 2, 0.5)) == pytest.approx(0.5 + 0.2 / spread)
 
 
 SMALL = NodeInjection(nodes=2, edges=3, steps=1, step=0.5)
@@ -150,7 +151,7 @@ OFF = [off for n in (1, 2, 3) for off in itertools.combinations(("similarity", "
 @pytest.mark.parametrize("off", OFF)
 def test_a_term_of_weight_zero_is_left_out(vanilla, off):
     data, model = vanilla
-    fit = FGAI(epochs=2, adversary=SMALL, **dict.fromkeys(off, 0.0)).fit(model, data)
+    fit = replace(FGAI(epochs=2, adversary=SMALL), **dict.fromkeys(off, 0.0)).fit(model, data)
     assert set(fit.best.terms) == {"closeness", "similarity", "prediction", "explanation"} - set(off)
 
 
@@ -215,7 +216,7 @@ def test_normalised_features_are_those_of_the_formula(kind, stored):
     found = model.normal(x.to_sparse() if stored == "sparse" else x)
     torch.testing.assert_close(found.to_dense(), expected)
     data = Data(x=x.to_sparse() if stored == "sparse" else x, edge_index=torch.tensor([[0, 1], [1, 0]]))
-    wide = add_nodes(data, torch.tensor([[1.0, 1.0, 2.0]]), torch.tensor([[3], [0]]))
+    wide = loose(add_nodes(data, torch.tensor([[1.0, 1.0, 2.0]]), torch.tensor([[3], [0]])))
     torch.testing.assert_close(model.normal(wide.x).to_dense()[:3], expected)
 
 

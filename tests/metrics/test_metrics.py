@@ -1,5 +1,6 @@
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ from fgai.metrics import (
 from fgai.reading import Reading
 from fgai.tap import AttentionPoint
 from fgai.trial import Trial, deletion_slope
+from loose import loose
 from strategies import edge_index, eighths, normalised_attentions
 from worlds import answers, by_target, community, injected, links, model_of, rows_moved, small, table, top, trained
 
@@ -173,12 +175,12 @@ def test_the_f_curve_is_the_share_still_right_when_edges_are_taken_from_the_list
     assert found == pytest.approx(expected, abs=1e-12)
     assert attack or found[0] == 1.0
     name = "f_slope_plus" if first == "most" else "f_slope_minus"
-    assert METRICS[name].compute(trial) == pytest.approx(linregress(SHARES, expected).slope, abs=1e-9)
+    assert METRICS[name].compute(trial) == pytest.approx(loose(linregress(SHARES, expected)).slope, abs=1e-9)
 
 
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=6))
 def test_the_f_slope_is_the_regression_line_with_its_sign(curve):
-    assert f_slope(curve) == pytest.approx(linregress(SHARES, curve).slope, abs=1e-9)
+    assert f_slope(curve) == pytest.approx(loose(linregress(SHARES, curve)).slope, abs=1e-9)
 
 
 @given(SEEDS, st.sampled_from(["most", "least"]))
@@ -242,7 +244,7 @@ def test_edges_that_the_model_leaves_out_are_the_least_attended():
     assert int(order[0]) == 0
 
 
-def explained(algorithm):
+def explained(algorithm) -> Any:
     graph = small()
     explainer = Explainer(
         model_of("gat", graph),

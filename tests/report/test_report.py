@@ -12,7 +12,7 @@ from torch_geometric.nn import GATConv
 
 import fgai
 from fgai import datasets, report
-from fgai.adversaries import EdgeRewiring, NodeInjection
+from fgai.adversaries import EdgeRewiring, NodeInjection, gains
 from fgai.auditing import Neighbourhood, audit
 from fgai.auditing.neighbourhood import AMONG, SHOWN, AttentionIndex, neighbourhood
 from fgai.backbones import build
@@ -104,7 +104,7 @@ def test_a_node_is_shown_under_the_attack_that_hit_it_hardest():
 
 def test_a_neighbourhood_is_what_the_readings_say():
     graph = community()
-    attacked = ATTACK(Reader(trained()), graph, fgai.adversaries.gains.cross_entropy(read(trained(), graph))).detach()
+    attacked = ATTACK(Reader(trained()), graph, gains.cross_entropy(read(trained(), graph))).detach()
     clean = read(trained(), graph)
     before, after = table(clean.explanation), table(attacked.explanation)
     node = int(attacked.perturbation.added[1].min())  # an injected node links to it

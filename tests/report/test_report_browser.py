@@ -41,7 +41,7 @@ def _driver(tmp_path_factory):
     if None in programs and not os.environ.get("CI"):
         pytest.skip("no browser here; install Debian's chromium and chromium-driver")
     options = webdriver.ChromeOptions()
-    options.binary_location = programs[0]
+    options.binary_location = programs[0] or ""
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}", "--window-size=1200,900"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
