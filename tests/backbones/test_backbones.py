@@ -202,7 +202,7 @@ def test_encodings_of_large_graphs_without_edges_or_in_great_number_can_be_had(c
 
 @pytest.mark.parametrize("name", ["gat-links", "gatv2-links"])
 def test_a_pair_is_a_link_by_the_product_of_its_two_embeddings(name):
-    data = split_links(datasets.synthetic(nodes=60, edges=200), seed=0)
+    data = loose(split_links(datasets.synthetic(nodes=60, edges=200), seed=0))
     model = backbones.build(name, data).eval()
     base = super(backbones.GATLinks, loose(model))
     z, logits = base.forward(data.x, data.edge_index), fgai.read(model, data).logits

@@ -25,14 +25,24 @@ GAINS: Registry[GainOf] = Registry("gain")
 
 @GAINS.register("cross-entropy")
 def cross_entropy(clean: Reading) -> Gain:
-    """Prediction: the mean cross-entropy to the model's own clean answers."""
+    """Prediction: the mean cross-entropy to the model's own clean answers.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(cross_entropy(clean)(now))
+    1.313
+    """
     answers, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
     return lambda now: _cross_entropy(binary_logits(now)[:nodes], answers)
 
 
 @GAINS.register("kl")
 def kl(clean: Reading) -> Gain:
-    """Prediction: the mean KL(clean | now) of the predicted distributions."""
+    """Prediction: the mean KL(clean | now) of the predicted distributions.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(kl(clean)(now))
+    0.829
+    """
     before, nodes = binary_logits(clean).log_softmax(-1).detach(), len(clean.logits)
     return lambda now: kl_div(
         binary_logits(now)[:nodes].log_softmax(-1), before, reduction="batchmean", log_target=True
@@ -41,7 +51,12 @@ def kl(clean: Reading) -> Gain:
 
 @GAINS.register("margin")
 def margin(clean: Reading) -> Gain:
-    """Prediction: the mean of tanh(best other logit - own logit), which does not chase nodes that have fallen."""
+    """Prediction: the mean of tanh(best other logit - own logit), which does not chase nodes that have fallen.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(margin(clean)(now))
+    0.762
+    """
     answers, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
     own = one_hot(answers, binary_logits(clean).size(1)).bool()
 
@@ -55,14 +70,26 @@ def margin(clean: Reading) -> Gain:
 
 @GAINS.register("flips")
 def flips(clean: Reading) -> Gain:
-    """Prediction: the share of answers that changed; it has no gradient, it judges."""
+    """Prediction: the share of answers that changed; it has no gradient, it judges.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(flips(clean)(now))
+    1.0
+    """
     answers, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
     return lambda now: (binary_logits(now)[:nodes].argmax(-1) != answers).float().mean()
 
 
 @GAINS.register("attention-divergence")
 def attention_divergence(clean: Reading) -> Gain:
-    """Explanation: the mean over nodes of JSD(clean, now) of the last layer's attention on the clean edges."""
+    """Explanation: the mean over nodes of JSD(clean, now) of the last layer's attention on the clean edges.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> clean, now = (Reading(torch.zeros(1, 2), {"": Attention(weight, edges, 1)}) for weight in weights)
+    >>> float(attention_divergence(clean)(now))
+    0.102
+    """
     before = clean.explanation.detach().mean().coalesce()
     nodes, after = int((before.degree > 0).sum()), EdgeLookup(before.edge_index)
     return lambda now: jsd_terms(before.weight, after(now.explanation.mean())).sum() / nodes
@@ -74,6 +101,12 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 
     For each node the sum over its top k of relu(margin - (w_j - max of the others)), in units of 1/degree: what flips a
     top k is the gap between near-equal weights.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> clean, now = (Reading(torch.zeros(1, 2), {"": Attention(weight, edges, 1)}) for weight in weights)
+    >>> float(soft_topk(clean, k=1)(now))
+    0.100
     """
     before = clean.explanation.detach().mean().coalesce()
     inside = topk_mask(before.weight, before.target, before.num_targets, k)[:, 0]
@@ -91,7 +124,14 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 
 @GAINS.register("top-k-loss")
 def topk_distance(clean: Reading, k: int = 5) -> Gain:
-    """Explanation: the paper's surrogate L_k(clean, now), mean over nodes."""
+    """Explanation: the paper's surrogate L_k(clean, now), mean over nodes.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> clean, now = (Reading(torch.zeros(1, 2), {"": Attention(weight, edges, 1)}) for weight in weights)
+    >>> float(topk_distance(clean, k=1)(now))
+    0.400
+    """
     before = clean.explanation.detach().mean().coalesce()
     after = EdgeLookup(before.edge_index)
 
@@ -104,7 +144,14 @@ def topk_distance(clean: Reading, k: int = 5) -> Gain:
 
 @GAINS.register("both")
 def both(clean: Reading) -> Gain:
-    """Prediction and explanation: KL of the answers plus JSD of the attention, each per node."""
+    """Prediction and explanation: KL of the answers plus JSD of the attention, each per node.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> clean, now = (Reading(torch.zeros(1, 2), {"": Attention(weight, edges, 1)}) for weight in weights)
+    >>> float(both(clean)(now))  # the answers are the same
+    0.102
+    """
     answer, look = kl(clean), attention_divergence(clean)
     return lambda now: answer(now) + look(now)
 

@@ -91,6 +91,11 @@ class GNNSVD(Purified):
 
     Of all edges the share `drop` with the least value in U S V^T is taken out. The approximation is made at the edges
     only, from a sparse matrix; the original holds all of it.
+
+    >>> pairs = torch.tensor([[0, 0, 0, 1, 1, 2, 3], [1, 2, 3, 2, 3, 3, 4]])  # all of four nodes, and one beyond
+    >>> data = Data(x=torch.ones(5, 1), edge_index=torch.cat([pairs, pairs.flip(0)], 1))
+    >>> GNNSVD(rank=1, drop=0.15).suspects(data).nonzero().flatten()
+    tensor([ 6, 13])
     """
 
     rank: int = 10
@@ -122,6 +127,11 @@ class ProGNN(Purified):
     share `drop` of all edges with the least S_ij is taken out. Both weights are those of the authors' code, where the
     smoothness of features has none; S is learnt before the model, since a graph that comes later needs one, too.
     All pairs of nodes are held, and their eigenvectors found in each step, so graphs over `limit` nodes are refused.
+
+    >>> pairs = torch.tensor([[0, 0, 0, 1, 1, 2, 3], [1, 2, 3, 2, 3, 3, 4]])  # all of four nodes, and one beyond
+    >>> data = Data(x=torch.ones(5, 1), edge_index=torch.cat([pairs, pairs.flip(0)], 1))
+    >>> ProGNN(drop=0.15).suspects(data).nonzero().flatten()
+    tensor([ 6, 13])
     """
 
     sparse: float = 5e-4
