@@ -97,11 +97,11 @@ def markdown(table: Table) -> str:
 
 @FORMATS.register("latex")
 def latex(table: Table) -> str:
-    """For papers; needs booktabs.
+    r"""For papers; needs booktabs.
 
     >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
-    >>> latex(table).splitlines()[5]
-    'cora & gat & at & 0.8 $\\\\pm$ 0.1 \\\\\\\\'
+    >>> print(latex(table).splitlines()[5])
+    cora & gat & at & 0.8 $\pm$ 0.1 \\
     """
     tidy = str.maketrans({"_": r"\_", "%": r"\%", "&": r"\&", "±": r"$\pm$"})
     rows = "".join(" & ".join(part.translate(tidy) for part in line) + " \\\\\n" for line in table.body)
