@@ -36,9 +36,9 @@ def main() -> int:
     torch.set_num_threads(1)
     if given.seed is not None:
         return again(given.what, given.seed)
-    from browser import look  # pyright: ignore[reportMissingImports]
-    from interruptions import DISK, KILL  # pyright: ignore[reportMissingImports], in tests/hostile
-    from targets import GROUPS  # pyright: ignore[reportMissingImports]
+    from browser import look
+    from interruptions import DISK, KILL
+    from targets import GROUPS
 
     wrong = 0
     for group, targets in GROUPS.items():
@@ -61,8 +61,8 @@ def command(what: str) -> str:
 
 
 def tried(target: Any, units: float, group: str) -> int:
-    from campaign import run  # pyright: ignore[reportMissingImports]
-    from targets import share  # pyright: ignore[reportMissingImports]
+    from campaign import run
+    from targets import share
 
     start = time.perf_counter()
     counts, findings = run(target, share(target, units))
@@ -77,7 +77,7 @@ def interrupted(trial: Any, scale: float, group: str) -> int:
 
 def told(what: str, counts: Counter[str], findings: list[Any], how: str) -> int:
     """Print and keep the counts of one thing; how many cases ended badly."""
-    from campaign import BAD, row  # pyright: ignore[reportMissingImports]
+    from campaign import BAD, row
 
     print(f"{what}: {', '.join(f'{number} {name}' for name, number in counts.items())}", flush=True)
     alike = {(finding.outcome, finding.said.partition(":")[0]): finding for finding in reversed(findings)}
@@ -91,8 +91,8 @@ def told(what: str, counts: Counter[str], findings: list[Any], how: str) -> int:
 
 def again(what: str, seed: int) -> int:
     """One case in this process: its outcome, and where it failed."""
-    from campaign import run_case  # pyright: ignore[reportMissingImports]
-    from targets import TARGETS  # pyright: ignore[reportMissingImports]
+    from campaign import run_case
+    from targets import TARGETS
 
     outcome, said = run_case(TARGETS[what], seed, loudly=True)
     print(f"{what}, seed {seed}: {outcome} {said}")

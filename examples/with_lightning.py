@@ -3,14 +3,14 @@
 pip install 'fgai[lightning]' && python examples/with_lightning.py
 """
 
-import lightning
+import lightning  # pyright: ignore[reportMissingImports], an extra
 import torch
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GAT
 
 import fgai
-from fgai.large import Loader, full_neighbour_loader
+from fgai.large import Loader, audit_batches, full_neighbour_loader
 
 
 class Classifier(lightning.LightningModule):
@@ -23,7 +23,7 @@ class Classifier(lightning.LightningModule):
     def training_step(self, batch: Data, _: int) -> torch.Tensor:
         """Cross-entropy of the seeds."""
         said = self.model(batch.x, batch.edge_index)[: batch.batch_size]
-        return cross_entropy(said, batch.y[: batch.batch_size])
+        return cross_entropy(said, batch["y"][: batch.batch_size])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, as in the paper."""
@@ -32,7 +32,7 @@ class Classifier(lightning.LightningModule):
 
 def main(dataset: str = "cora", epochs: int = 30) -> None:
     data = fgai.datasets.load(dataset, seed=0)
-    model = GAT(data.num_features, 32, num_layers=2, out_channels=int(data.y.max()) + 1, heads=4, dropout=0.6)
+    model = GAT(data.num_features, 32, num_layers=2, out_channels=int(data["y"].max()) + 1, heads=4, dropout=0.6)
     loader = Loader(data, (10, 10), batch=256, seed_nodes=data.train_mask)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
     lightning.Trainer(max_epochs=epochs, accelerator="cpu", devices=1, **quiet).fit(Classifier(model), loader)
@@ -40,7 +40,7 @@ def main(dataset: str = "cora", epochs: int = 30) -> None:
     attack = fgai.NodeInjection(nodes=20, edges=20, steps=1, step=0.3)
     faithful = fgai.FGAI(adversary=attack, epochs=epochs).fit(model, Loader(data, (10, 10), batch=1024)).model
     for name, one in {"trained by Lightning": model, "made faithful": faithful}.items():
-        found = fgai.large.audit_batches(one, full_neighbour_loader(data, hops=2), seeds=1)
+        found = audit_batches(one, full_neighbour_loader(data, hops=2), seeds=1)
         print(f"{name}: F1 {found.clean['f1']:.3f}, under attack {found.attacked['f1'].mean:.3f}")
 
 

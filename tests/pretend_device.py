@@ -312,7 +312,7 @@ def _generator(at: PretendDevice) -> type:
         on_device: bool
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            made = super().__new__(cls, "cpu")
+            made = super().__new__(cls, "cpu")  # pyright: ignore[reportCallIssue], torch takes a device here
             made.on_device = torch.device(device).type == at.name
             return made
 

@@ -91,7 +91,7 @@ def test_detached_attention_has_no_history_and_the_same_values():
     assert Attention(weight, edges, 2).detach().score is None
     free = Attention(weight.exp(), edges, 2, score=2 * weight).detach()
     for value, expected in ((free.weight, weight.exp()), (free.score, 2 * weight)):
-        assert torch.equal(value, expected)
+        assert value is not None and torch.equal(value, expected)
         assert not value.requires_grad
 
 

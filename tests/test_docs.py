@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_the_example_of_scale_runs(tmp_path, monkeypatch):
     convert(data, tmp_path / "graph")
     page = (DOCS / "scale.md").read_text()
     example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("epochs=5", "epochs=1")
-    scope = {"model": build("gat", data)}
+    scope: dict[str, Any] = {"model": build("gat", data)}
     exec(example, scope)
     assert scope["fit"].history and len(scope["seen"].nodes) > 0
 

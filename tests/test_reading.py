@@ -6,8 +6,9 @@ from torch_geometric.nn import GATConv, HANConv
 
 from fgai.errors import CallError
 from fgai.reading import Reader, read
+from loose import loose
 
-GRAPH = Data(x=torch.randn(4, 3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), edge_attr=torch.randn(3, 2))
+GRAPH = loose(Data(x=torch.randn(4, 3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), edge_attr=torch.randn(3, 2)))
 
 
 class TakesData(nn.Module):
@@ -20,7 +21,7 @@ class TakesData(nn.Module):
 
 
 class NeedsMore(TakesData):
-    def forward(self, x, edge_index, curvature):
+    def forward(self, x, edge_index, curvature):  # pyright: ignore[reportIncompatibleMethodOverride]
         return self.conv(x, edge_index)
 
 

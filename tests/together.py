@@ -1,4 +1,4 @@
-"""What ranks run in `test_ranks`: found by name in a process of its own."""
+"""What ranks run in `test_distributed`: found by name in a process of its own."""
 
 import json
 import os

@@ -3,6 +3,7 @@
 import random
 from copy import copy
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,19 +19,20 @@ from fgai.methods import Vanilla
 from fgai.reading import Reader
 from fgai.seeding import seeded
 from fgai.tap import AttentionPoint
+from loose import loose
 
 MODELS = (*BACKBONES, "pyg")
 PARTS = ("x", "added", "dropped", "x_delta", "weight_delta", "score_delta")
 
 
-def small(sparse=False):
+def small(sparse=False) -> Any:
     """40 nodes; half of the features are zero, and what any backbone needs is there."""
     return copy(_small(sparse))
 
 
 @cache
 def _small(sparse):
-    graph = split_nodes(datasets.synthetic(40, 160, features=6, classes=3, signal=1.0, seed=5), seed=5)
+    graph = loose(split_nodes(datasets.synthetic(40, 160, features=6, classes=3, signal=1.0, seed=5), seed=5))
     graph.x = graph.x.relu().to_sparse() if sparse else graph.x.relu()
     return BACKBONES["gt"].prepare(graph)
 
@@ -44,7 +46,7 @@ def asked(graph, name):
 
 
 @cache
-def community():
+def community() -> Any:
     """150 nodes that are easy to learn."""
     return split_nodes(datasets.synthetic(150, 900, features=16, classes=3, signal=1.0, seed=3), seed=3)
 
@@ -84,7 +86,7 @@ class Told(nn.Module):
 
     def forward(self, x, edge_index):
         ends, _ = add_self_loops(edge_index, num_nodes=x.size(0))
-        for lin, point in zip(self.lins, self.points, strict=True):
+        for lin, point in zip(loose(self.lins), self.points, strict=True):
             weight = point(self.rule(*ends)[:, None], ends, x.size(0))
             x = torch.zeros(x.size(0), lin.out_features).index_add(0, ends[1], weight * lin(x)[ends[0]])
             x = x if lin is self.lins[-1] else x.relu()

@@ -46,7 +46,7 @@ def driver():
     if None in programs:
         return None
     options = webdriver.ChromeOptions()
-    options.binary_location = programs[0]
+    options.binary_location = programs[0] or ""
     for flag in (*FLAGS, f"--user-data-dir={lasting('browser')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -269,7 +270,7 @@ def hostile_settings(rng, kind, wrong=1):
     What is returned is called to construct it: refusing there is right.
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    given = {name: value for name, value in SMALL.items() if name in fields}
+    given: dict[str, Any] = {name: value for name, value in SMALL.items() if name in fields}
     if "edges" in fields:
         given["edges"] = (1,) if "tuple" in str(fields["edges"].type) else 1
     if "schedules" in fields:

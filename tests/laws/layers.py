@@ -69,8 +69,8 @@ def attend(weight: Tensor, edge_index: Tensor, value: Tensor, targets: int = N) 
     return torch.einsum("tsh,shc->thc", dense(weight, edge_index, (targets, value.size(0))), value)
 
 
-def randomised(layer: nn.Module) -> nn.Module:
-    """Double precision and no zero biases, which would hide mistakes."""
+def randomised(layer: nn.Module) -> Any:
+    """Double precision and no zero biases, which would hide mistakes; `Any`, since its parts are asked for by name."""
     layer = layer.double()
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from worlds import MODELS, answers, asked, change, links, model_of, small, tenso
 
 PLUS = ("weight_delta", "score_delta")
 ROUNDED = 1 + 1e-4
-NORMS = {"l1": 1, "l2": 2, "linf": torch.inf}
+NORMS: dict[Any, float] = {"l1": 1, "l2": 2, "linf": torch.inf}
 INSTANCES = {
     "node-injection": (
         NodeInjection(3, 4, steps=2, step=0.5),

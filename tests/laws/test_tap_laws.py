@@ -8,6 +8,7 @@ from torch_geometric.nn import MessagePassing
 from fgai.errors import TapError
 from fgai.seeding import seeded
 from fgai.tap import Tap
+from loose import loose
 
 
 @pytest.fixture(params=CASES, name="case")
@@ -72,7 +73,7 @@ def test_perturbed_scores_go_through_the_softmax(case):
     _, attention = tapped(case)
     site = next(iter(attention))
     with seeded(2):
-        delta = torch.randn_like(attention[site].score)
+        delta = torch.randn_like(loose(attention[site].score))
     now = tapped(case, score_delta={site: delta})[1][site]
     for i in now.target.unique():
         at = now.target == i

@@ -26,14 +26,24 @@ GAINS: Registry[GainOf] = Registry("gain")
 
 @GAINS.register("cross-entropy")
 def cross_entropy(clean: Reading) -> Gain:
-    """Prediction: the mean cross-entropy to the clean predictions of the model."""
+    """Prediction: the mean cross-entropy to the clean predictions of the model.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(cross_entropy(clean)(now))
+    1.313
+    """
     predictions, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
     return lambda now: _cross_entropy(binary_logits(now)[:nodes], predictions)
 
 
 @GAINS.register("kl")
 def kl(clean: Reading) -> Gain:
-    """Prediction: the mean KL(clean | now) of the predicted distributions."""
+    """Prediction: the mean KL(clean | now) of the predicted distributions.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(kl(clean)(now))
+    0.829
+    """
     before, nodes = binary_logits(clean).log_softmax(-1).detach(), len(clean.logits)
     return lambda now: kl_div(
         binary_logits(now)[:nodes].log_softmax(-1), before, reduction="batchmean", log_target=True
@@ -42,7 +52,12 @@ def kl(clean: Reading) -> Gain:
 
 @GAINS.register("margin")
 def margin(clean: Reading) -> Gain:
-    """Prediction: the mean of tanh(best other logit - own logit), which saturates on misclassified nodes."""
+    """Prediction: the mean of tanh(best other logit - own logit), which saturates on misclassified nodes.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(margin(clean)(now))
+    0.762
+    """
     predictions, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
     own = one_hot(predictions, binary_logits(clean).size(1)).bool()
 
@@ -56,14 +71,26 @@ def margin(clean: Reading) -> Gain:
 
 @GAINS.register("flips")
 def flips(clean: Reading) -> Gain:
-    """Prediction: the share of nodes whose predicted class changed; it has no gradient."""
+    """Prediction: the share of nodes whose predicted class changed; it has no gradient.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(flips(clean)(now))
+    1.0
+    """
     predictions, nodes = binary_logits(clean).argmax(-1), len(clean.logits)
     return lambda now: (binary_logits(now)[:nodes].argmax(-1) != predictions).float().mean()
 
 
 @GAINS.register("attention-divergence")
 def attention_divergence(clean: Reading) -> Gain:
-    """Explanation: the mean over nodes of JSD(clean, now) of the attention of the last layer on the clean edges."""
+    """Explanation: the mean over nodes of JSD(clean, now) of the attention of the last layer on the clean edges.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> clean, now = (Reading(torch.zeros(1, 2), {"": Attention(weight, edges, 1)}) for weight in weights)
+    >>> float(attention_divergence(clean)(now))
+    0.102
+    """
     before = clean.explanation.detach().mean_heads().coalesce()
     nodes, after = int((before.degree > 0).sum()), EdgeLookup(before.edge_index)
     return lambda now: jsd_terms(before.weight, after(now.explanation.mean_heads())).sum() / nodes
@@ -75,6 +102,12 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 
     Per node, sum over j in the clean top k of relu(0.1 - (w_j - max of the others)), with w in units of 1/degree. The
     gap between nearly equal weights decides whether the top k changes.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> clean, now = (Reading(torch.zeros(1, 2), {"": Attention(weight, edges, 1)}) for weight in weights)
+    >>> float(soft_topk(clean, k=1)(now))
+    0.100
     """
     before = clean.explanation.detach().mean_heads().coalesce()
     inside = topk_mask(before.weight, before.target, before.num_targets, k)[:, 0]
@@ -92,7 +125,14 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 
 @GAINS.register("top-k-loss")
 def topk_distance(clean: Reading, k: int = 5) -> Gain:
-    """Explanation: the paper's surrogate L_k(clean, now), mean over nodes."""
+    """Explanation: the paper's surrogate L_k(clean, now), mean over nodes.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> clean, now = (Reading(torch.zeros(1, 2), {"": Attention(weight, edges, 1)}) for weight in weights)
+    >>> float(topk_distance(clean, k=1)(now))
+    0.400
+    """
     before = clean.explanation.detach().mean_heads().coalesce()
     after = EdgeLookup(before.edge_index)
 

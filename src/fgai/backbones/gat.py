@@ -17,7 +17,11 @@ from fgai.backbones.base import BACKBONES, dropout
 
 @BACKBONES.register("gat")
 class GAT(nn.Module):
-    """Graph attention network (Velickovic et al. 2018), 8 heads x 8, then one head."""
+    """Graph attention network (Velickovic et al. 2018), 8 heads x 8, then one head.
+
+    >>> GAT(features=3, classes=2)(torch.ones(4, 3), torch.tensor([[0, 1], [1, 0]])).shape
+    torch.Size([4, 2])
+    """
 
     layer: type[GATConv] | type[GATv2Conv] = GATConv
 
@@ -40,7 +44,11 @@ class GAT(nn.Module):
 
 @BACKBONES.register("gatv2")
 class GATv2(GAT):
-    """GATv2 (Brody et al. 2022): GAT with dynamic attention, 8 heads x 8, then one head."""
+    """GATv2 (Brody et al. 2022): GAT with dynamic attention, 8 heads x 8, then one head.
+
+    >>> GATv2(features=3, classes=2)(torch.ones(4, 3), torch.tensor([[0, 1], [1, 0]])).shape
+    torch.Size([4, 2])
+    """
 
     layer = GATv2Conv
 
@@ -50,7 +58,12 @@ EMBEDDING = 64
 
 @BACKBONES.register("gat-links")
 class GATLinks(GAT):
-    """GAT for link prediction: the logits of a pair (a, b) are 0 and <z_a, z_b>."""
+    """GAT for link prediction: the logits of a pair (a, b) are 0 and <z_a, z_b>.
+
+    >>> edges, pairs = torch.tensor([[0, 1], [1, 0]]), torch.tensor([[0, 1, 2], [3, 3, 3]])
+    >>> GATLinks(features=3)(torch.ones(4, 3), edges, pairs).shape
+    torch.Size([3, 2])
+    """
 
     of_pairs = True
 
@@ -68,6 +81,11 @@ class GATLinks(GAT):
 
 @BACKBONES.register("gatv2-links")
 class GATv2Links(GATLinks):
-    """GATv2 for link prediction."""
+    """GATv2 for link prediction.
+
+    >>> edges, pairs = torch.tensor([[0, 1], [1, 0]]), torch.tensor([[0, 1, 2], [3, 3, 3]])
+    >>> GATv2Links(features=3)(torch.ones(4, 3), edges, pairs).shape
+    torch.Size([3, 2])
+    """
 
     layer = GATv2Conv

@@ -21,7 +21,13 @@ ENCODINGS = 8
 
 @BACKBONES.register("gt")
 class GT(nn.Module):
-    """Graph transformer (Dwivedi & Bresson 2021), width 128, 8 heads, Laplacian encodings of size 8."""
+    """Graph transformer (Dwivedi & Bresson 2021), width 128, 8 heads, Laplacian encodings of size 8.
+
+    >>> import torch
+    >>> edges, pe = torch.tensor([[0, 1], [1, 0]]), torch.zeros(4, 8)
+    >>> GT(features=3, classes=2)(torch.ones(4, 3), edges, pe).shape
+    torch.Size([4, 2])
+    """
 
     def __init__(self, features: int, classes: int, hidden: int = 128, heads: int = 8, dropout: float = 0.6) -> None:
         super().__init__()

@@ -32,7 +32,11 @@ ENGINES: Registry[Engine] = Registry("engine")
 
 @ENGINES.register("serial")
 def serial(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
-    """One after the other, in this process."""
+    """One after the other, in this process.
+
+    >>> [cell.name for cell in serial(lambda cell: None, [Cell("synthetic", "gat", "vanilla", seed=0)], workers=1)]
+    ['synthetic-gat-vanilla-0']
+    """
     for cell in cells:
         work(cell)
         yield cell
@@ -40,7 +44,11 @@ def serial(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
 
 @ENGINES.register("pool")
 def pool(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
-    """Side by side, each in a process of its own with one thread; a cell whose process died runs again."""
+    """Side by side, each in a process of its own with one thread; a cell whose process died runs again.
+
+    >>> list(pool(id, [], workers=2))  # no cells, no processes
+    []
+    """
     left = list(cells)
     for _ in range(RETRIES + 1):
         done: list[Cell] = []
@@ -64,6 +72,9 @@ def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
     """On a Ray cluster, one CPU a cell; a cell whose worker died runs again.
 
     A cluster that is not there yet is started on this machine alone. Mind that Ray opens ports.
+
+    >>> [cell.name for cell in ray(id, [Cell("synthetic", "gat", "vanilla", seed=0)], workers=1)]  # doctest: +SKIP
+    ['synthetic-gat-vanilla-0']
     """
     try:
         import ray as cluster  # pyright: ignore[reportMissingImports], an extra

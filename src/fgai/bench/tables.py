@@ -77,7 +77,17 @@ def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 @FORMATS.register("markdown")
 def markdown(table: Table) -> str:
-    """For READMEs."""
+    """For READMEs.
+
+    >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
+    >>> print(markdown(table))
+    **Scores**
+    <BLANKLINE>
+    | dataset | backbone | method | F1 |
+    | --- | --- | --- | --- |
+    | cora | gat | at | 0.8 ± 0.1 |
+    <BLANKLINE>
+    """
     return (
         f"**{table.title}**\n\n{grid(table.head, table.body)}"
         + "".join(f"\n- {note}" for note in table.notes)
@@ -87,7 +97,12 @@ def markdown(table: Table) -> str:
 
 @FORMATS.register("latex")
 def latex(table: Table) -> str:
-    """For papers; needs booktabs."""
+    r"""For papers; needs booktabs.
+
+    >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
+    >>> print(latex(table).splitlines()[5])
+    cora & gat & at & 0.8 $\pm$ 0.1 \\
+    """
     tidy = str.maketrans({"_": r"\_", "%": r"\%", "&": r"\&", "±": r"$\pm$"})
     rows = "".join(" & ".join(part.translate(tidy) for part in line) + " \\\\\n" for line in table.body)
     head = " & ".join(part.translate(tidy) for part in table.head)
@@ -100,7 +115,12 @@ def latex(table: Table) -> str:
 
 @FORMATS.register("csv")
 def as_csv(table: Table) -> str:
-    """For spreadsheets."""
+    """For spreadsheets.
+
+    >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
+    >>> as_csv(table).splitlines()
+    ['dataset,backbone,method,F1', 'cora,gat,at,0.8 ± 0.1']
+    """
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([table.head, *table.body])
     return out.getvalue()

@@ -25,7 +25,10 @@ def tracker(where: str) -> Track:
 
 @TRACKERS.register("mlflow")
 def _mlflow(file: Path) -> Track:
-    """MLflow's SQLite store: one run per name in the experiment `fgai`."""
+    """MLflow's SQLite store: one run per name in the experiment `fgai`.
+
+    >>> _mlflow(Path("runs.db"))("cora-gat-at-0", {"f1": 0.8}, 1)  # doctest: +SKIP
+    """
     try:
         from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports], an extra
     except ImportError as error:
@@ -47,7 +50,14 @@ def _mlflow(file: Path) -> Track:
 
 @TRACKERS.register("tensorboard")
 def _tensorboard(folder: Path) -> Track:
-    """TensorBoard's event files: one folder per run."""
+    """TensorBoard's event files: one folder per run.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _tensorboard(Path(folder))("cora-gat-at-0", {"f1": 0.8}, 1)
+    ...     [run.name for run in Path(folder).iterdir()]
+    ['cora-gat-at-0']
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

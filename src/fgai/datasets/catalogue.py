@@ -75,19 +75,31 @@ class PyGSource:
 
 @DATASETS.register("synthetic")
 def _synthetic(root: Path, seed: int) -> Data:
-    """A generated power-law community graph; `fgai.datasets.synthetic` generates any size."""
+    """A generated power-law community graph; `fgai.datasets.synthetic` generates any size.
+
+    >>> _synthetic(Path("data"), seed=0).num_nodes
+    1000
+    """
     return split_nodes(synthetic(seed=seed), seed)
 
 
 @DATASETS.register("synthetic-links")
 def _synthetic_links(root: Path, seed: int) -> Data:
-    """The same graph for link prediction."""
+    """The same graph for link prediction.
+
+    >>> _synthetic_links(Path("data"), seed=0).edge_label_index.shape[0]
+    2
+    """
     return split_links(synthetic(seed=seed), seed)
 
 
 @DATASETS.register("ogbn-arxiv")
 def _arxiv(root: Path, seed: int) -> Data:
-    """169,343 papers, 1,166,243 citations, 40 subjects; OGB's own split."""
+    """169,343 papers, 1,166,243 citations, 40 subjects; OGB's own split.
+
+    >>> _arxiv(Path("data"), seed=0).num_nodes  # doctest: +SKIP
+    169343
+    """
     try:
         from ogb.nodeproppred import PygNodePropPredDataset  # pyright: ignore[reportMissingImports]
     except ImportError as error:

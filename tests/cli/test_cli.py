@@ -1,0 +1,334 @@
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_model
+from sklearn.metrics import f1_score
+from torch_geometric.nn.models import GAT
+from typer.testing import CliRunner
+
+from fgai import datasets, saved
+from fgai.auditing import AuditReport
+from fgai.backbones import BACKBONES, build
+from fgai.calling import call_by_signature
+from fgai.cli import app
+from fgai.datasets import DATASETS
+from fgai.methods import METHODS
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path, monkeypatch):
+    monkeypatch.setenv("FGAI_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "300")
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_ls_lists_every_entry_of_every_registry_with_what_it_is(run):
+    lines = [line.split() for line in run("ls").stdout.splitlines()]
+    for registry in (DATASETS, BACKBONES, METHODS):
+        for name in registry:
+            assert [registry.kind, name, *registry.about(name).split()] in lines
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_trained_model_is_read_back_with_the_figures_that_were_reported(run, tmp_path, backbone):
+    out, name = tmp_path / "model", "synthetic-links" if backbone.endswith("links") else "synthetic"
+    done = run("train", "--data", name, "--backbone", backbone, "--epochs", 3, "--seed", 1, "--out", out)
+    assert done.exit_code == 0
+    model, manifest = saved.load(out).model, saved.load(out).manifest
+    graph = BACKBONES[backbone].prepare(datasets.load(name, seed=1))
+    with torch.no_grad():
+        answer = call_by_signature(model, graph).argmax(1)
+    for name, mask in (("f1", graph.test_mask), ("val_f1", graph.val_mask)):
+        assert manifest["metrics"][name] == f1_score(graph.y[mask], answer[mask], average="micro")
+    assert f"test micro-F1 {manifest['metrics']['f1']:.3f}, saved in {out}" in done.stdout
+    assert manifest["data_sha256"] == datasets.fingerprint(graph)
+    assert manifest["method"]["epochs"] == 3
+
+
+def test_the_command_gives_the_logits_of_the_same_training_in_python(run, tmp_path):
+    run("train", "--data", "synthetic", "--epochs", 3, "--seed", 5, "--out", tmp_path / "model")
+    graph = datasets.load("synthetic", seed=5)
+    fit = METHODS["vanilla"](epochs=3, seed=5).fit(build("gat", graph, seed=5), graph)
+    back = saved.load(tmp_path / "model").model
+    assert torch.equal(call_by_signature(back, graph), call_by_signature(fit.model, graph))
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        (("--data", "croa"), "did you mean 'cora'?"),
+        (("--data", "synthetic", "--backbone", "gatt"), "did you mean 'gat'?"),
+    ],
+    ids=["data", "backbone"],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_and_nothing_is_written(run, tmp_path, asked, hint):
+    done = run("train", *asked, "--out", tmp_path / "model")
+    assert done.exit_code == 2
+    assert hint in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "model").exists()
+
+
+def test_weights_changed_after_training_are_refused(run, tmp_path):
+    run("train", "--data", "synthetic", "--epochs", 1, "--out", tmp_path)
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(saved.DataError, match="not the ones its manifest describes"):
+        saved.load(tmp_path)
+
+
+def test_the_folder_of_a_trained_model_holds_two_files_and_no_pickle(run, tmp_path):
+    out = tmp_path / "model"
+    run("train", "--data", "synthetic", "--epochs", 1, "--out", out)
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "weights.safetensors"]
+    assert json.loads((out / "manifest.json").read_text())["data"] == "synthetic"
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("train", "--help")], ids=" ".join)
+def test_help_names_the_commands_and_options(run, words):
+    told = re.sub(r"\x1b\[[0-9;]*m", "", run(*words).output)
+    assert ("--backbone" if "train" in words else "train") in told
+
+
+def test_an_error_keeps_its_square_brackets(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ogb", None)
+    monkeypatch.delitem(sys.modules, "ogb.nodeproppred", raising=False)
+    done = run("train", "--data", "ogbn-arxiv", "--out", tmp_path / "model")
+    assert done.exit_code == 2
+    assert "pip install 'fgai[ogb]'" in done.stderr
+
+
+def test_the_folder_is_told_as_it_is_called(run, tmp_path):
+    done = run("train", "--data", "synthetic", "--epochs", 1, "--out", tmp_path / "a[b]")
+    assert str(tmp_path / "a[b]") in done.stdout
+
+
+ATTACK = ["--nodes", "2", "--edges", "4", "--steps", "1", "--seeds", "1"]
+
+
+@pytest.fixture(name="model")
+def _model(run, tmp_path):
+    run("train", "--data", "synthetic", "--epochs", "2", "--out", str(tmp_path / "gat"))
+    return tmp_path / "gat"
+
+
+def test_a_saved_model_is_audited_and_the_report_kept(run, model, tmp_path):
+    answer = run("audit", str(model), *ATTACK, "--out", str(tmp_path / "audit.json"))
+    assert answer.exit_code == 0, answer.output
+    assert "Verdict: " in answer.stdout and "Certified" in answer.stdout
+    assert AuditReport.load(tmp_path / "audit.json").text() == answer.stdout.rstrip("\n")
+
+
+def test_a_saved_model_is_certified(run, model, tmp_path):
+    answer = run("certify", str(model), "--k", "3", "--vanilla", str(model), "--out", str(tmp_path / "c.json"))
+    assert answer.exit_code == 0, answer.output
+    numbers = json.loads((tmp_path / "c.json").read_text())
+    assert numbers["beta1"]["worst"] == 1.0 and numbers["alpha1"]["worst"] == 0.0  # it is its own vanilla
+    assert "not input space" in answer.stdout
+
+
+MINE = """
+from torch_geometric.nn.models import GAT
+from fgai import datasets
+
+def build():
+    return GAT(32, 8, num_layers=2, out_channels=4, heads=2)
+
+def graph():
+    return datasets.synthetic(nodes=200, edges=2_000)
+"""
+
+
+def test_a_users_own_model_weights_and_graph_are_audited(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    save_model(GAT(32, 8, num_layers=2, out_channels=4, heads=2), "w.safetensors")
+    own = ["--model", "mine:build", "--weights", "w.safetensors", "--data", "mine:graph"]
+    assert "Verdict: " in run("audit", *own, *ATTACK).stdout
+    assert "certified" in run("certify", *own, "--k", "3").stdout
+    wrong = run("audit", "--model", "mine:biuld", "--data", "mine:graph", *ATTACK)
+    assert wrong.exit_code == 2 and "module:function" in wrong.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "certify"])
+def test_nothing_to_look_at_is_said_in_words(run, command):
+    answer = run(command)
+    assert answer.exit_code == 2 and "fgai train" in answer.stderr
+
+
+def test_a_trained_model_is_made_faithful_and_saved_as_the_same_kind(run, tmp_path):
+    run("train", "--data", "synthetic", "--epochs", 3, "--seed", 1, "--out", tmp_path / "plain")
+    done = run("fit", tmp_path / "plain", "--epochs", 2, "--out", tmp_path / "faithful")
+    plain, faithful = (saved.load(tmp_path / name) for name in ("plain", "faithful"))
+    now, before = (found.manifest["metrics"]["f1"] for found in (faithful, plain))
+    assert done.exit_code == 0 and f"faithful: test micro-F1 {now:.3f} ({before:.3f} before)" in done.output
+    assert type(plain.model) is type(faithful.model)
+    assert plain.model.state_dict().keys() == faithful.model.state_dict().keys()
+    assert faithful.manifest["method"]["name"] == "fgai" and faithful.manifest["seed"] == 1
+    wrong = run("fit", tmp_path / "plain", "--preset", "papre", "--out", tmp_path / "x")
+    assert wrong.exit_code != 0 and "default, paper, released" in wrong.output
+
+
+def test_models_of_one_graph_are_shown_side_by_side_in_one_file(run, model, tmp_path):
+    run("fit", model, "--epochs", 2, "--out", tmp_path / "faithful")
+    out, budget = tmp_path / "both.html", ["--nodes", 2, "--edges", 4, "--seeds", 1]
+    done = run("report", model, tmp_path / "faithful", *budget, "--node", 7, "--out", out)
+    assert done.exit_code == 0, done.output
+    shown = json.loads(re.search(r'id="content">(.*?)</script>', out.read_text())[1])
+    assert shown["models"] == ["gat vanilla", "gat fgai"] and "7" in shown["views"]["gat fgai"]
+    told, graph = dict(shown["provenance"]), datasets.load("synthetic", seed=0)
+    assert told["data sha256"] == datasets.fingerprint(graph) and told["data"] == "synthetic"
+    assert told["weights of gat fgai"] == saved.load(tmp_path / "faithful").manifest["weights_sha256"]
+    assert {"Training of gat vanilla", "Training of gat fgai"} <= {chart["title"] for chart in shown["charts"]}
+    twice = run("report", model, model, "--out", tmp_path / "twice.html")
+    assert twice.exit_code == 2 and "models that differ" in twice.stderr and not (tmp_path / "twice.html").exists()
+
+
+@pytest.mark.parametrize("command", ["audit", "certify", "report"])
+def test_a_model_from_elsewhere_names_no_code_to_run(run, model, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    manifest = json.loads((model / "manifest.json").read_text())
+    (model / "manifest.json").write_text(json.dumps({**manifest, "data": "evil:f"}))
+    answer = run(command, model)
+    assert answer.exit_code == 2 and "that you trust" in answer.stderr
+    fitted = run("fit", model, "--out", tmp_path / "x")
+    assert fitted.exit_code == 2 and "that you trust" in fitted.stderr
+
+
+def test_a_folder_called_like_a_dataset_is_not_taken_for_its_graph(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("train", "--data", "synthetic", "--epochs", 1, "--out", "synthetic")
+    assert run("fit", "synthetic", "--epochs", 1, "--out", "faithful").exit_code == 0
+
+
+def test_what_cannot_be_written_is_said_before_the_attack(run, model, tmp_path):
+    answer = run("audit", model, "--out", tmp_path / "audit.pdf")
+    assert answer.exit_code == 2 and ".html" in answer.stderr and "Verdict" not in answer.stdout
+    for words in (("certify", "--out", "c.html"), ("report", "--out", "r.pdf"), ("certify", "--norm", "l3")):
+        refused = run(words[0], model, *words[1:])
+        assert refused.exit_code == 2 and words[-1] in refused.stderr and not Path(words[-1]).exists()
+    wrong = run("fit", model, "--batch", 10, "--fanout", "10,x", "--out", tmp_path / "x")
+    assert wrong.exit_code == 2 and "such as 10,10" in wrong.stderr
+
+
+def test_a_figure_is_drawn_by_name(run, tmp_path):
+    results = Path(__file__).parents[2] / "results"
+    assert run("figure", "certified", "--results", results, "--out", tmp_path / "c.svg").exit_code == 0
+    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+    wrong = run("figure", "certifeid", "--results", results)
+    assert wrong.exit_code == 2 and "did you mean 'certified'" in wrong.stderr
+
+
+def test_a_graph_is_converted_and_a_model_made_faithful_from_disk(run, model, tmp_path):
+    done = run("convert", "synthetic", "--out", tmp_path / "graph")
+    assert "1,000 nodes and 10,000 edges with x, y, train_mask" in done.stdout
+    words = ("--epochs", 1, "--batch", 500, "--fanout", "5,5")
+    assert run("fit", model, "--data", tmp_path / "graph", "--out", tmp_path / "disk", *words).exit_code == 0
+    assert run("fit", model, "--out", tmp_path / "memory", *words).exit_code == 0
+    ours, theirs = (saved.load(tmp_path / name) for name in ("disk", "memory"))
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(value, theirs.model.state_dict()[name], msg=name)
+    assert ours.manifest["metrics"] == pytest.approx(theirs.manifest["metrics"])
+    assert run("audit", tmp_path / "disk", *ATTACK).exit_code == 0  # it knows which dataset it has seen
+    other = run("convert", "synthetic", "--split", 1, "--out", tmp_path / "other")
+    assert other.exit_code == 0
+    run("fit", model, "--data", tmp_path / "other", "--out", tmp_path / "mixed", *words)
+    unknown = run("audit", tmp_path / "mixed", *ATTACK)
+    assert unknown.exit_code == 2 and "give --data" in unknown.stderr
+
+
+def test_a_graph_is_converted_with_what_a_backbone_needs(run, tmp_path):
+    run("train", "--data", "synthetic", "--backbone", "gt", "--epochs", 1, "--out", tmp_path / "gt")
+    assert "pe" in run("convert", "synthetic", "--backbone", "gt", "--out", tmp_path / "graph").stdout
+    words = ("--epochs", 1, "--batch", 500, "--fanout", "5,5", "--out", tmp_path / "faithful")
+    done = run("fit", tmp_path / "gt", "--data", tmp_path / "graph", *words)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (("--only", "dataset=amazon-foto"), "no cell has the dataset amazon-foto; there is amazon-computers"),
+        (("--only", "method=at", "--only", "method=ln"), "names a field twice"),
+        (("--seeds", "0"), "give at least one"),
+    ],
+)
+def test_cells_that_are_not_there_are_said_in_words(run, tmp_path, asked, answer):
+    done = run("bench", "table2", *asked, "--out", tmp_path)
+    assert done.exit_code == 2 and answer in done.stderr
+
+
+def test_an_edge_list_is_converted(run, tmp_path):
+    (tmp_path / "edges.txt").write_text("0 1\n1 2\n")
+    np.save(tmp_path / "x.npy", np.eye(3))
+    done = run("convert", tmp_path / "edges.txt", "--array", f"x={tmp_path / 'x.npy'}", "--out", tmp_path / "graph")
+    assert "3 nodes and 2 edges with x" in done.stdout
+    again = run("convert", tmp_path / "edges.txt", "--out", tmp_path / "graph")
+    assert again.exit_code == 2 and "exists already" in again.stderr
+
+
+def test_two_ranks_make_a_model_faithful_from_disk(run, model, tmp_path):
+    run("convert", "synthetic", "--out", tmp_path / "graph")
+    words = ("--ranks", 2, "--epochs", 1, "--batch", 250, "--out", tmp_path / "faithful")
+    done = run("fit", model, "--data", tmp_path / "graph", *words)
+    assert done.exit_code == 0, done.output
+    assert saved.load(tmp_path / "faithful").manifest["method"]["epochs"] == 1
+    missing = run("fit", tmp_path / "nothing", *words)
+    assert missing.exit_code == 2 and "no saved model" in missing.stderr
+
+
+def test_an_output_that_cannot_be_written_is_said_before_anything_is_computed(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+
+    def worked(*_, **__):
+        raise AssertionError("the work began")
+
+    for name in ("_prepared", "_graph", "run_plan", "figure"):
+        monkeypatch.setattr(f"fgai.cli.{name}", worked)
+    monkeypatch.setattr(saved, "load", worked)
+    inside = tmp_path / "file" / "x"
+    for words in (
+        ("train", "--data", "synthetic", "--out", tmp_path / "file"),
+        ("train", "--data", "synthetic", "--out", inside),
+        ("fit", tmp_path, "--out", tmp_path / "file"),
+        ("fit", tmp_path, "--out", tmp_path / "new", "--checkpoint", tmp_path),
+        ("convert", "synthetic", "--out", inside),
+        ("audit", tmp_path, "--out", f"{inside}.json"),
+        ("certify", tmp_path, "--out", f"{inside}.json"),
+        ("report", tmp_path, "--out", f"{inside}.html"),
+        ("bench", "table2", "--out", tmp_path / "file"),
+        ("figure", "certified", "--out", f"{inside}.svg"),
+    ):
+        answer = run(*words)
+        assert answer.exit_code == 2 and "cannot be written" in answer.stderr, words
+        assert "Traceback" not in answer.stderr and answer.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "not enough memory"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+            "not enough memory",
+        ),
+        (PermissionError(13, "Permission denied", "/x"), "Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_memory_and_no_room_end_in_a_sentence(run, tmp_path, monkeypatch, error, said):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("fgai.cli._prepared", fail)
+    answer = run("train", "--data", "synthetic", "--out", tmp_path / "m")
+    assert answer.exit_code == 2 and said in answer.stderr
+    assert "Traceback" not in answer.stderr

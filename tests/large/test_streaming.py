@@ -1,0 +1,184 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GATConv, TransformerConv
+
+from fgai import FGAI, NodeInjection, Vanilla, certify, datasets, read
+from fgai.backbones import build
+from fgai.certificates import certified_radius
+from fgai.datasets.split import split_nodes
+from fgai.errors import CallError, UnknownNameError
+from fgai.large import (
+    audit_batches,
+    batch_readings,
+    certify_batches,
+    concat_readings,
+    convert,
+    full_neighbour_loader,
+    layerwise_readings,
+)
+from fgai.large.streaming import WEIGHTS, Streamed
+from fgai.metrics.base import measure
+from fgai.reading import Reader
+from fgai.trial import attacked_trial, clean_trial
+from loose import loose
+
+DATA = split_nodes(datasets.synthetic(500, 6_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
+ATTACK = NodeInjection(nodes=2, edges=10, steps=2)
+
+
+@pytest.fixture(scope="module")
+def models():
+    trained = Vanilla(epochs=20).fit(build("gat", DATA), DATA).model
+    return trained, FGAI(adversary=ATTACK, epochs=5).fit(trained, DATA).model
+
+
+class Deep(nn.Module):
+    """Three layers, several heads, a norm and a skip: not a plain stack."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+        self.a, self.b, self.c = GATConv(16, 4, heads=4), TransformerConv(16, 16), GATConv(16, 4)
+
+    def forward(self, x, edge_index):
+        x = self.norm(x)
+        h = x + self.a(x, edge_index).relu()
+        return self.c((h + self.b(h, edge_index)).relu(), edge_index)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2", "deep"])
+def test_whole_neighbourhoods_and_layer_by_layer_read_what_the_graph_gives(name):
+    torch.manual_seed(0)
+    model = Deep() if name == "deep" else build(name, DATA)
+    whole, hops = read(model, DATA), 3 if name == "deep" else 2
+    for found in (
+        concat_readings(batch_readings(model, full_neighbour_loader(DATA, hops, batch=64)), 500),
+        concat_readings(layerwise_readings(model, DATA, batch=64), 500),
+    ):
+        close(found.logits, whole.logits)
+        look = found.explanation
+        close(look.weight, whole.explanation.weights_at(look.edge_index))
+        assert look.edge_index.size(1) == whole.explanation.edge_index.size(1)
+
+
+def test_layer_by_layer_from_disk(tmp_path):
+    model = build("gat", DATA)
+    close(
+        concat_readings(layerwise_readings(model, convert(DATA, tmp_path / "graph")), 500).logits,
+        read(model, DATA).logits,
+    )
+
+
+def test_nothing_is_left_on_a_model_that_was_read_layer_by_layer():
+    model = build("gat", DATA)
+    before = {name: dict(vars(part)) for name, part in model.named_modules()}
+    stream = loose(layerwise_readings(model, DATA, batch=100))
+    next(stream)
+    stream.close()
+    for name, part in model.named_modules():
+        assert vars(part).keys() == before[name].keys()
+        assert "forward" not in vars(part) and not part._forward_hooks and not part._forward_pre_hooks
+
+
+class Mixed(Deep):
+    """Nodes hear of all others outside PyG's layers."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x - x.mean(0), edge_index)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = GATConv(16, 16)
+
+    def forward(self, x, edge_index):
+        return self.a(self.a(x, edge_index), edge_index)
+
+
+@pytest.mark.parametrize("model", [Mixed(), Twice()])
+def test_a_model_that_does_not_go_layer_by_layer_is_refused(model):
+    with pytest.raises(CallError, match="full_neighbour_loader"):
+        list(layerwise_readings(model.eval(), DATA))
+
+
+def test_streamed_metrics_are_those_of_the_whole_graph(models):
+    """The attack is made on the whole graph; what it does is then counted batch by batch."""
+    vanilla, _ = models
+    trial = clean_trial(Reader(vanilla.eval()), DATA)
+    hit = attacked_trial(ATTACK, "cross-entropy", trial, 0)
+    told, metrics = measure(hit), {name: Streamed(name) for name in WEIGHTS}
+    for part in torch.arange(500).split(60):
+        for metric in metrics.values():
+            metric.update(only(hit, part))
+    for name, metric in metrics.items():
+        assert float(metric.compute()) == pytest.approx(told[name], abs=1e-5), name
+
+
+def only(trial, nodes):
+    """The trial as if these nodes were all there are: seeds first."""
+    order = torch.cat([nodes, torch.tensor(sorted(set(range(len(trial.now.logits))) - set(nodes.tolist())))])
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+
+    def moved(reading):
+        looks = {s: replace(a, edge_index=place[a.edge_index]) for s, a in reading.attention.items()}
+        return replace(reading, logits=reading.logits[order[order < len(reading.logits)]], attention=looks)
+
+    seeds = len(nodes)
+    return replace(
+        trial,
+        clean=moved(trial.clean).head(seeds),
+        now=moved(trial.now),
+        y=trial.y[nodes],
+        eval_mask=trial.eval_mask[nodes],
+    )
+
+
+def test_an_audit_of_batches_is_exact_on_the_clean_graph_and_attacks_each_batch(models):
+    vanilla, _ = models
+    found = audit_batches(vanilla, full_neighbour_loader(DATA, hops=2, batch=100), ATTACK, seeds=2)
+    told = measure(clean_trial(Reader(vanilla.eval()), DATA))
+    for name, value in found.clean.items():
+        assert value == pytest.approx(told[name], abs=1e-5), name
+    assert found.attacked["g_tvd"].mean > 1e-3 and found.attacked["overlap"].mean < 1
+    assert len(set(found.attacked["g_tvd"].values)) == 2
+    assert "overlap" in found.text()
+
+
+def test_one_batch_with_all_nodes_is_the_audit_of_the_graph(models):
+    vanilla, _ = models
+    found = audit_batches(vanilla, [DATA], ATTACK)
+    told = measure(attacked_trial(ATTACK, "cross-entropy", clean_trial(Reader(vanilla.eval()), DATA), 0))
+    for name, figure in found.attacked.items():
+        assert figure.mean == pytest.approx(told[name], abs=1e-6), name
+
+
+def test_certificates_of_batches_are_those_of_the_graph(models):
+    vanilla, faithful = models
+    whole = certify(faithful, DATA, vanilla, k=3, steps=1)
+    parts = certify_batches(faithful, full_neighbour_loader(DATA, hops=2, batch=128), vanilla, k=3, steps=1)
+    for name in ("beta1", "beta2", "alpha1", "alpha2"):
+        close(getattr(parts, name).values, getattr(whole, name).values)
+    close(parts.certified, whole.certified)
+    torch.testing.assert_close(parts.class_radius, whole.class_radius, atol=1e-5, rtol=1e-4)
+    close(parts.earlier["conv1"].tvd, whole.earlier["conv1"].tvd)
+    assert parts.median == pytest.approx(whole.median, abs=1e-5)
+
+
+def test_certified_radii_stream_layer_by_layer(models):
+    _, faithful = models
+    parts = layerwise_readings(faithful, DATA, batch=99)
+    found = torch.cat([certified_radius(part.reading.explanation, 3) for part in parts])
+    torch.testing.assert_close(found, certified_radius(read(faithful, DATA).explanation, 3), atol=1e-5, rtol=0)
+
+
+def test_a_metric_that_is_no_mean_is_refused():
+    with pytest.raises(UnknownNameError, match="auc"):
+        Streamed("auc")

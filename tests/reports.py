@@ -1,0 +1,15 @@
+"""What the tests of pages, plots and records share: an attack, a text that must be escaped, a comparison."""
+
+from functools import cache
+
+from fgai.adversaries import NodeInjection
+from fgai.auditing import Comparison, compare
+from worlds import community, trained
+
+ATTACK = NodeInjection(4, 10, steps=3, step=0.3)
+HOSTILE = "</script><script>document.title = 'run'</script><img src=x onerror=alert(1)>\u2028&[[scripts]]"
+
+
+@cache
+def comparison() -> Comparison:
+    return compare({"vanilla": trained(), "other": trained("hashed")}, community(), ATTACK, seeds=2, show_nodes=(3,))
