@@ -43,7 +43,7 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
         return found.model, found.manifest.get("history", [])
     method: Any = METHODS[cell.method](seed=cell.seed)
     start = backbones.build(cell.backbone, data, seed=cell.seed)
-    if getattr(method, "refines", False):
+    if getattr(method, "needs_pretrained", False):
         start, _ = trained(replace(cell, method="vanilla"), data, models)
     fit = method.fit(start, data)
     return fit.model, [asdict(epoch) for epoch in fit.history]
