@@ -287,7 +287,7 @@ def test_nodes_that_cannot_be_judged_are_said_in_words(name, value):
 
 
 def test_a_comparison_of_nothing_is_refused():
-    with pytest.raises(SettingError, match="give some by name"):
+    with pytest.raises(SettingError, match="give them by name"):
         compare({}, community(), ATTACK)
 
 

@@ -282,7 +282,6 @@ CERTIFICATES = {
 SANITY = {
     "without_attention": sanity.without_attention,
     "cascading_randomisation": sanity.cascading_randomisation,
-    "label_randomisation": lambda model, data: sanity.label_randomisation(model, data, METHODS["vanilla"](epochs=2)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Can I trust this attention? Models x adversaries x seeds, and a verdict in words."""
+"""Audits: attack a model with several seeds, measure its predictions and attention, and give a verdict."""
 
 from fgai.auditing.audit import audit
 from fgai.auditing.compare import Comparison, Likeness, compare

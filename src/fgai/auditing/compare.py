@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from fgai.adversaries import Adversary, NodeInjection
 from fgai.auditing.audit import audit
-from fgai.auditing.record import AuditReport, in_notebook, write
+from fgai.auditing.record import AuditReport, notebook_html, write
 from fgai.errors import SettingError
 from fgai.files import jsonable
 from fgai.metrics import g_tvd, top_overlap
@@ -64,7 +64,7 @@ class Comparison:
         return self.markdown()
 
     def _repr_html_(self) -> str:
-        return in_notebook(self)
+        return notebook_html(self)
 
 
 def compare(
