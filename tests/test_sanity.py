@@ -4,9 +4,8 @@ from torch_geometric.nn import GATConv
 
 from fgai.adversaries import GAINS
 from fgai.auditing.sanity import cascading_randomisation, without_attention
-from fgai.methods import Vanilla
 from strategies import generators
-from worlds import answers, community, model_of, small, tensors, trace, trained
+from worlds import answers, community, small, tensors, trace, trained
 
 
 def test_uniform_attention_changes_nothing_where_it_is_uniform_already():

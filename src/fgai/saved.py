@@ -204,7 +204,7 @@ def _load(folder: Path, remedy: str) -> Saved:
 def _preprocessing(manifest: _Manifest, folder: Path, remedy: str) -> Any:
     """The method of a manifest if its models need it to run, else None."""
     name = manifest.method.get("name", "")
-    kind = METHODS.get(name)
+    kind: Any = METHODS.get(name)
     if kind is not LayerNorm and not hasattr(kind, "cleaned_call"):
         return None
     settings = {key: value for key, value in manifest.method.items() if key not in ("name", "preset")}

@@ -171,7 +171,7 @@ def test_every_method(name, device):
     same_on(device, job)
 
 
-@pytest.mark.parametrize("settings", [{"stability": "margin"}, {"k": 0.5, "likeness": "top-k"}], ids=str)
+@pytest.mark.parametrize("settings", [{"stability": "margin"}, {"k": 0.5, "similarity_metric": "top-k"}], ids=str)
 def test_settings_of_fgai_that_need_double_precision(settings, device):
     same_on(device, lambda model, data: weights(small(fgai.FGAI, **settings).fit(model, data)))
 

@@ -20,14 +20,14 @@ from fgai.reading import Call, Reading, read
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Agreement:
     """How close a model is to the first one on the clean graph, mean over nodes."""
 
     similarity: float  # V_5 of the explanations
     closeness: float  # total variation distance of the predictions
 
     @classmethod
-    def between(cls, first: Reading, other: Reading) -> Likeness:
+    def between(cls, first: Reading, other: Reading) -> Agreement:
         """Compare the readings of two models on the same graph."""
         return cls(float(top_overlap(first.explanation, other.explanation).nanmean()), g_tvd(first, other))
 
@@ -37,7 +37,7 @@ class Comparison:
     """Reports of several models, by name, under the same adversary, budget and seeds."""
 
     reports: Mapping[str, AuditReport]
-    likeness: Mapping[str, Likeness]  # of each model to the first
+    agreement: Mapping[str, Agreement]  # of each model to the first
 
     def markdown(self) -> str:
         """One row per model, clean -> attacked."""
@@ -96,7 +96,7 @@ def compare(
     >>> data = datasets.load("synthetic")
     >>> models = {f"seed {seed}": backbones.build("gat", data, seed=seed) for seed in (0, 1)}
     >>> comparison = compare(models, data, NodeInjection(nodes=2, edges=5, steps=1), seeds=1)
-    >>> list(comparison.reports), comparison.likeness["seed 0"].similarity
+    >>> list(comparison.reports), comparison.agreement["seed 0"].similarity
     (['seed 0', 'seed 1'], 1.0)
     """
     if not models:
@@ -118,4 +118,4 @@ def compare(
         )
     readings = {name: read(model, data, calls.get(name)) for name, model in models.items()}
     first = next(iter(readings.values()))
-    return Comparison(reports, {name: Likeness.between(first, reading) for name, reading in readings.items()})
+    return Comparison(reports, {name: Agreement.between(first, reading) for name, reading in readings.items()})

@@ -79,7 +79,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NodeShift:
-    """How the explanation of one node changed: mean V_k and mean change of attention over seeds, and its predictions."""
+    """How one node changed: mean V_k and mean change of attention over seeds, and its predictions."""
 
     node: int
     overlap: float
@@ -90,9 +90,10 @@ class NodeShift:
 
 @dataclass(frozen=True)
 class Curves:
-    """F(r), the share of predictions that stay correct when the share r of all edges is deleted: clean, and mean over attacks.
+    """F(r), the share of predictions that stay correct when the share r of all edges is deleted.
 
-    `most` deletes the most attended edges first (F+), `least` the least attended (F-).
+    `clean` is on the clean graph, `attacked` the mean over attacks. `most` deletes the most attended edges first (F+),
+    `least` the least attended (F-).
     """
 
     shares: tuple[float, ...]

@@ -100,14 +100,14 @@ class Plan:
         if seeds is not None and seeds < 1:
             raise SettingError(f"at most {seeds} seeds; give at least one")
         cells = selected = [cell for line in self.lines() for cell in self.cells_of(*line)]
-        for field, text in (only or {}).items():
+        for part, text in (only or {}).items():
             values = text.split("+")
-            if field not in Cell.__dataclass_fields__:
-                raise SettingError(f"a cell has no {field!r}; it has {', '.join(Cell.__dataclass_fields__)}")
-            known = {str(getattr(cell, field)) for cell in cells}
+            if part not in Cell.__dataclass_fields__:
+                raise SettingError(f"a cell has no {part!r}; it has {', '.join(Cell.__dataclass_fields__)}")
+            known = {str(getattr(cell, part)) for cell in cells}
             if unknown := [value for value in values if value not in known]:
-                raise SettingError(f"no cell has the {field} {', '.join(unknown)}; there is {', '.join(sorted(known))}")
-            selected = [cell for cell in selected if str(getattr(cell, field)) in values]
+                raise SettingError(f"no cell has the {part} {', '.join(unknown)}; there is {', '.join(sorted(known))}")
+            selected = [cell for cell in selected if str(getattr(cell, part)) in values]
         return [cell for cell in selected if seeds is None or cell.seed < seeds]
 
     def lines(self) -> list[tuple[str, str, str]]:

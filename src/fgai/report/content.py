@@ -146,7 +146,7 @@ def _properties(comparison: Comparison, proofs: Mapping[str, Certificate]) -> di
     first = next(iter(comparison.reports))
     rows: list[list[Any]] = []
     if len(comparison.reports) > 1:
-        similar, close = (_likeness(comparison, proofs, name) for name in ("similarity", "closeness"))
+        similar, close = (_agreement(comparison, proofs, name) for name in ("similarity", "closeness"))
         rows.append(["similarity", f"the explanation is still that of {first}: V_5", *similar])
         rows.append(["closeness", f"the answers are still those of {first}: TVD", *close])
     rows.append(["explanation", "it survives the attack: V_5", *_survival(comparison, proofs, "overlap", "beta2")])
@@ -159,10 +159,10 @@ def _properties(comparison: Comparison, proofs: Mapping[str, Certificate]) -> di
     return {"title": "The four properties", "head": ["property", "what it says", *heads], "rows": rows}
 
 
-def _likeness(comparison: Comparison, proofs: Mapping[str, Certificate], name: str) -> list[Any]:
+def _agreement(comparison: Comparison, proofs: Mapping[str, Certificate], name: str) -> list[Any]:
     """Cells of a property that is measured on the clean graph only."""
     cells = []
-    for model, like in comparison.likeness.items():
+    for model, like in comparison.agreement.items():
         cells += [getattr(like, name), *[None] * (2 if model in proofs else 1)]
     return cells
 
