@@ -130,7 +130,7 @@ def test_a_hub_is_cut_to_what_can_be_looked_at():
     edges = torch.stack([torch.arange(1, hub), torch.zeros(hub - 1, dtype=torch.long)])
     model = GATConv(2, 3).eval()
     looks = AttentionIndex(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).explanation)
-    view = neighbourhood(0, 0, looks, looks, asked=tuple(range(300, 310)))
+    view = neighbourhood(0, 0, looks, looks, requested=tuple(range(300, 310)))
     assert set(range(300, 310)) <= {*view.neighbours, 0} and len(view.links) <= MAX_NEIGHBOURS + MAX_LINKS
     assert view.unseen == hub - MAX_NEIGHBOURS
 
