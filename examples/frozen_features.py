@@ -1,6 +1,6 @@
 """A method of your own in one file: it trains only the last layer. Name it in a plan, and it is in the table.
 
-fgai bench my-plan.toml --using frozen_features
+fgai bench my-plan.toml --import frozen_features
 """
 
 from __future__ import annotations

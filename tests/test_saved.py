@@ -99,7 +99,7 @@ def test_a_manifest_that_is_not_json_and_a_file_for_a_folder_are_refused(communi
 def test_another_format_is_refused_by_its_number(community, tmp_path):
     keep(tmp_path, community)
     rewrite(tmp_path, format=2)
-    with pytest.raises(DataError, match="has format 2, this fgai reads 1"):
+    with pytest.raises(DataError, match="has format 2, and this fgai reads 1"):
         saved.load(tmp_path)
 
 

@@ -42,6 +42,18 @@ def records(kind: type[T], raw: Any, where: object, remedy: str) -> list[T]:
     return [record(kind, entry, f"{where}, entry {number}", remedy) for number, entry in enumerate(raw)]
 
 
+def checked_value(kind: Any, raw: Any, where: object, remedy: str) -> Any:
+    """Return a single value, converted to `kind`; raise if it has another type.
+
+    >>> checked_value(tuple[int, ...], [20, 40], "--set edges=20,40", "give whole numbers")
+    (20, 40)
+    """
+    try:
+        return _value(kind, raw)
+    except _InvalidEntry as error:
+        raise DataError(f"{where}: {error}; {remedy}") from error
+
+
 class _InvalidEntry(ValueError):
     """The error of an entry; each level of nesting prepends to `path`, so valid entries need no path."""
 

@@ -282,12 +282,12 @@ def test_a_model_with_one_logit_can_be_audited():
 def test_nodes_that_cannot_be_judged_are_said_in_words(name, value):
     graph = copy(community())
     graph[name] = torch.full_like(graph[name], value)
-    with pytest.raises(DataError, match=r"judges [0-9]+ nodes, and `y` has no label of"):
+    with pytest.raises(DataError, match=r"`test_mask` holds [0-9]+ nodes, and [0-9]+ of them have no label in `y`"):
         audit(trained(), graph, ATTACK, seeds=1)
 
 
 def test_a_comparison_of_nothing_is_refused():
-    with pytest.raises(SettingError, match="give some by name"):
+    with pytest.raises(SettingError, match="give them by name"):
         compare({}, community(), ATTACK)
 
 

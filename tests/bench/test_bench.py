@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from fgai.bench.cells import ATTACKS
+from fgai import saved
+from fgai.bench.cells import ATTACKS, row_per_attack
 from fgai.bench.engines import ENGINES
 from fgai.bench.plan import Cell, Column, Plan, plans
 from fgai.bench.results import CellStore, Row
@@ -22,6 +24,7 @@ from fgai.bench.tables import FORMATS, table_of
 from fgai.cli import app
 from fgai.deletion import SHARES
 from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
+from fgai.methods import FGAI, Vanilla
 from loose import loose
 
 PLAN = Plan(
@@ -293,7 +296,7 @@ def test_a_method_in_one_file_appears_in_the_table(tmp_path):
         "if __name__ == '__main__':\n"
         f"    plan = Plan.read({mine!r})\n"
         "    quick = Settings(attacks=(), epochs=2)\n"
-        f"    run(plan, {cells!r}, engine='pool', workers=1, settings=quick, using=['frozen_features'])\n"
+        f"    run(plan, {cells!r}, engine='pool', workers=1, settings=quick, modules=['frozen_features'])\n"
         f"    print(FORMATS['markdown'](table_of(plan, {cells!r})))\n"
     )
     (tmp_path / "go.py").write_text(script)
@@ -365,3 +368,29 @@ def test_ray_survives_a_worker_that_is_killed(tmp_path):
     command = alone("env", f"PYTHONPATH={here}", sys.executable, "-c", DYING, tmp_path, here)
     subprocess.run(command, check=True, capture_output=True, cwd=here)
     assert len(list(tmp_path.glob("*.done"))) == 3
+
+
+def test_fgai_starts_from_the_trained_vanilla_model_of_its_seed(tmp_path, monkeypatch):
+    started = []
+
+    def fit(self, model, data):
+        started.append(model)
+        return Vanilla(epochs=1).fit(model, data)
+
+    monkeypatch.setattr(FGAI, "fit", fit)
+    finish(Cell("synthetic", "gat", "fgai", 0), CellStore(tmp_path), QUICK)
+    vanilla = saved.load(tmp_path / "models" / "synthetic-gat-vanilla-0").model.state_dict()
+    assert all(torch.equal(value, vanilla[name]) for name, value in started[0].state_dict().items())
+
+
+def test_a_defence_is_attacked_through_its_own_cleaning(tmp_path, monkeypatch):
+    calls = []
+
+    def recorded(*args, call, **kwargs):
+        calls.append(call)
+        return row_per_attack(*args, call=call, **kwargs)
+
+    monkeypatch.setattr("fgai.bench.run.row_per_attack", recorded)
+    for method in ("vanilla", "gnnguard"):
+        finish(Cell("synthetic", "gat", method, 0), CellStore(tmp_path), QUICK)
+    assert calls[0] is None and calls[1] is not None

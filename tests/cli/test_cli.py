@@ -12,6 +12,7 @@ from torch_geometric.nn.models import GAT
 from typer.testing import CliRunner
 
 from fgai import datasets, saved
+from fgai.adversaries import ADVERSARIES
 from fgai.auditing import AuditReport
 from fgai.backbones import BACKBONES, build
 from fgai.calling import call_by_signature
@@ -109,7 +110,7 @@ def test_the_folder_is_told_as_it_is_called(run, tmp_path):
     assert str(tmp_path / "a[b]") in done.stdout
 
 
-ATTACK = ["--nodes", "2", "--edges", "4", "--steps", "1", "--seeds", "1"]
+ATTACK = ["--set", "nodes=2", "--set", "edges=4", "--set", "steps=1", "--seeds", "1"]
 
 
 @pytest.fixture(name="model")
@@ -151,6 +152,8 @@ def test_a_users_own_model_weights_and_graph_are_audited(run, tmp_path, monkeypa
     save_model(GAT(32, 8, num_layers=2, out_channels=4, heads=2), "w.safetensors")
     own = ["--model", "mine:build", "--weights", "w.safetensors", "--data", "mine:graph"]
     assert "Verdict: " in run("audit", *own, *ATTACK).stdout
+    page = run("report", *own, *ATTACK, "--out", "mine.html")
+    assert page.exit_code == 0 and "mine:build" in Path("mine.html").read_text(), page.output
     assert "certified" in run("certify", *own, "--k", "3").stdout
     wrong = run("audit", "--model", "mine:biuld", "--data", "mine:graph", *ATTACK)
     assert wrong.exit_code == 2 and "module:function" in wrong.stderr
@@ -167,7 +170,7 @@ def test_a_trained_model_is_made_faithful_and_saved_as_the_same_kind(run, tmp_pa
     done = run("fit", tmp_path / "plain", "--epochs", 2, "--out", tmp_path / "faithful")
     plain, faithful = (saved.load(tmp_path / name) for name in ("plain", "faithful"))
     now, before = (found.manifest["metrics"]["f1"] for found in (faithful, plain))
-    assert done.exit_code == 0 and f"faithful: test micro-F1 {now:.3f} ({before:.3f} before)" in done.output
+    assert done.exit_code == 0 and f"fgai: test micro-F1 {now:.3f} ({before:.3f} before)" in done.output
     assert type(plain.model) is type(faithful.model)
     assert plain.model.state_dict().keys() == faithful.model.state_dict().keys()
     assert faithful.manifest["method"]["name"] == "fgai" and faithful.manifest["seed"] == 1
@@ -177,7 +180,7 @@ def test_a_trained_model_is_made_faithful_and_saved_as_the_same_kind(run, tmp_pa
 
 def test_models_of_one_graph_are_shown_side_by_side_in_one_file(run, model, tmp_path):
     run("fit", model, "--epochs", 2, "--out", tmp_path / "faithful")
-    out, budget = tmp_path / "both.html", ["--nodes", 2, "--edges", 4, "--seeds", 1]
+    out, budget = tmp_path / "both.html", ["--set", "nodes=2", "--set", "edges=4", "--seeds", 1]
     done = run("report", model, tmp_path / "faithful", *budget, "--node", 7, "--out", out)
     assert done.exit_code == 0, done.output
     shown = json.loads(re.search(r'id="content">(.*?)</script>', out.read_text())[1])
@@ -290,7 +293,7 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_computed(ru
     def worked(*_, **__):
         raise AssertionError("the work began")
 
-    for name in ("_prepared", "_graph", "run_plan", "figure"):
+    for name in ("shared.load_graph", "train.load_graph", "audit.load_graph", "bench.run_plan", "bench.figure"):
         monkeypatch.setattr(f"fgai.cli.{name}", worked)
     monkeypatch.setattr(saved, "load", worked)
     inside = tmp_path / "file" / "x"
@@ -328,7 +331,104 @@ def test_no_memory_and_no_room_end_in_a_sentence(run, tmp_path, monkeypatch, err
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("fgai.cli._prepared", fail)
+    monkeypatch.setattr("fgai.cli.train.prepare_graph", fail)
     answer = run("train", "--data", "synthetic", "--out", tmp_path / "m")
     assert answer.exit_code == 2 and said in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_a_users_own_model_is_made_faithful_and_audited_from_the_new_weights(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    save_model(GAT(32, 8, num_layers=2, out_channels=4, heads=2), "w.safetensors")
+    own = ["--model", "mine:build", "--data", "mine:graph"]
+    done = run("fit", *own, "--weights", "w.safetensors", "--epochs", 1, "--out", "new")
+    assert done.exit_code == 0 and "mine:build on mine:graph, fgai: saved in new" in done.output  # no test nodes, no F1
+    assert (tmp_path / "new" / "weights.safetensors").read_bytes() != (tmp_path / "w.safetensors").read_bytes()
+    assert run("audit", *own, "--weights", "new/weights.safetensors", *ATTACK).exit_code == 0
+    refused = run("audit", "new", *ATTACK)
+    assert refused.exit_code == 2 and "your own model mine:build" in refused.stderr
+    wrapped = run("fit", *own, "--method", "ln", "--out", "x")
+    assert wrapped.exit_code == 2 and "preprocesses" in wrapped.stderr and not Path("x").exists()
+    both = run("audit", "new", *own, *ATTACK)
+    assert both.exit_code == 2 and "two models" in both.stderr
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "fgai"])
+def test_what_any_method_trains_is_read_back_with_its_f1_and_audited(run, tmp_path, method):
+    out = tmp_path / "model"
+    small = ["--set", "steps=1"] if method == "pro-gnn" else []
+    done = run("train", "--data", "synthetic", "--method", method, *small, "--epochs", 2, "--out", out)
+    assert done.exit_code == 0, done.output
+    back, graph = saved.load(out), datasets.load("synthetic")
+    with torch.no_grad():
+        answer = (back.call or call_by_signature)(back.model, graph).argmax(1)
+    test = graph.test_mask
+    assert back.manifest["metrics"]["f1"] == f1_score(graph.y[test], answer[test], average="micro")
+    assert back.manifest["method"]["name"] == method and back.has_preprocessing == (method not in ("vanilla", "at"))
+    if method != "pro-gnn":  # its cleaning takes seconds per graph, and an audit cleans many
+        assert run("audit", out, *ATTACK).exit_code == 0
+    again = run("fit", out, "--epochs", 1, "--out", tmp_path / "again")
+    assert again.exit_code == (2 if back.has_preprocessing else 0), again.output
+
+
+def test_a_method_that_needs_a_trained_model_is_refused_by_train(run, tmp_path):
+    done = run("train", "--data", "synthetic", "--method", "fgai", "--out", tmp_path / "x")
+    assert done.exit_code == 2 and "fgai fit --method fgai" in done.stderr
+
+
+def test_fit_takes_any_method_in_memory_and_in_batches(run, model, tmp_path):
+    words = ("--method", "at", "--set", "weight=0.5", "--epochs", 1)
+    assert run("fit", model, *words, "--out", tmp_path / "at").exit_code == 0
+    assert saved.load(tmp_path / "at").manifest["method"]["weight"] == 0.5
+    batches = run("fit", model, *words, "--batch", 100, "--fanout", "5,5", "--out", tmp_path / "batches")
+    assert batches.exit_code == 0, batches.output
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
+    small = {
+        "node-injection": ["nodes=2", "edges=4", "steps=1"],
+        "strongest": ["nodes=2", "edges=4,5", "schedules=[[1, 0.1]]"],
+        "edge-rewiring": ["added=2", "dropped=2", "greedy=false"],
+        "attention-ball": ["steps=1", "norm=l2"],
+        "feature-ball": ["steps=1", "radius=0.5"],
+    }[adversary]
+    words = [word for setting in small for word in ("--set", setting)]
+    out = tmp_path / "audit.json"
+    done = run("audit", model, "--adversary", adversary, *words, "--seeds", 1, "--out", out)
+    assert done.exit_code == 0, done.output
+    described = AuditReport.load(out).adversary
+    assert described["name"] == adversary
+    for setting in small:
+        field, value = setting.split("=")
+        assert str(described[field]).lower().replace(" ", "").strip("[]") == value.replace(" ", "").strip("[]")
+
+
+@pytest.mark.parametrize(
+    ("setting", "answer"),
+    [
+        ("nodes=two", "int is needed"),
+        ("nodes=1.5", "int is needed"),
+        ("nodes=-1", "at least 1"),
+        ("nods=1", "it has nodes, edges, steps"),
+        ("nodes", "has no value"),
+        ("step=1" + "0" * 400, "too large"),
+        ("box=" + "[" * 5_000, "is needed"),
+    ],
+)
+def test_a_setting_that_an_adversary_does_not_take_is_refused_in_a_sentence(run, model, setting, answer):
+    done = run("audit", model, "--set", setting)
+    assert done.exit_code == 2 and answer in done.stderr and "Traceback" not in done.stderr
+    unknown = run("audit", model, "--adversary", "node-injektion")
+    assert unknown.exit_code == 2 and "did you mean 'node-injection'?" in unknown.stderr
+
+
+def test_a_module_that_is_imported_registers_an_adversary(run, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ADVERSARIES, "_entries", dict(ADVERSARIES))
+    (tmp_path / "my_attack.py").write_text(
+        "from fgai.adversaries import ADVERSARIES, NodeInjection\nADVERSARIES.add('mine', NodeInjection)\n"
+    )
+    done = run("audit", model, "--import", "my_attack", "--adversary", "mine", *ATTACK)
+    assert done.exit_code == 0, done.output

@@ -12,7 +12,7 @@ from readers import mutated_copy, shelf
 from typer.models import ArgumentInfo
 from typer.testing import CliRunner
 
-from fgai.adversaries import GAINS
+from fgai.adversaries import ADVERSARIES, GAINS
 from fgai.backbones import BACKBONES
 from fgai.cli import app
 from fgai.errors import FGAIError
@@ -38,7 +38,7 @@ WORDS = (
     "=",
     "a=b",
 )
-WORK = ("epochs", "steps", "nodes", "edges", "seeds", "ranks", "workers")
+WORK = ("epochs", "nodes", "seeds", "ranks", "workers")
 VALID = {
     "data": (TINY, TINY, TINY, "synthetics", "tiny"),
     "backbone": (*BACKBONES, "gta"),
@@ -56,9 +56,13 @@ VALID = {
     "dataset": ("tiny", "amazon-photo"),
     "name": ("stars", "loss-terms", "certified", "zzz"),
     "track": ("mlflow:x", "tensorboard:", "zzz:x"),
-    "using": ("inputs", "nope"),
+    "modules": ("inputs", "nope"),
+    "adversary": (*ADVERSARIES, "zzz"),
+    "method": ("vanilla", "at", "ln", "fgai", "zzz"),
+    "settings": ("nodes=2", "edges=x", "zzz=1", "box=0,1", "steps=1e999", "seed=-1", "box=" + "[" * 5_000, "lr=nan"),
 }
-LITTLE = {"epochs": "1", "steps": "1", "nodes": "1", "edges": "1", "seeds": "1", "fanout": "2,2", "k": "2"}
+LITTLE = {"epochs": "1", "nodes": "1", "seeds": "1", "fanout": "2,2", "k": "2"}
+SMALL_ATTACK = ["nodes=1", "--set", "edges=1", "--set", "steps=1"]  # the words after the first --set
 SKIPPED = {"ls"}
 
 
@@ -156,6 +160,8 @@ def words(rng, command, folder):
             said += [given] if given else []
         elif parameter.kind is bool:
             said += [parameter.spelled] if parameter.name in wrong else []
+        elif parameter.name == "settings" and parameter.name not in wrong:
+            said += [parameter.spelled, *SMALL_ATTACK] if command in ("audit", "report") else []
         elif parameter.name in wrong or given:
             said += [parameter.spelled, given]
     return [command, *said]

@@ -194,7 +194,7 @@ def _use_rows(path):
 
 def _use_cells(folder):
     cells = Cells(folder)
-    found = list(cells.every()), cells.rows(CELL), cells.finished(CELL, ("none", "x"))
+    found = list(cells.all_rows()), cells.rows(CELL), cells.finished(CELL, ("none", "x"))
     table_of(Plan.read(str(shelf() / "plan.toml")), folder)
     return found
 

@@ -419,7 +419,7 @@ def test_masks_that_are_no_masks_are_refused_with_the_remedy(door, name, mask, s
         ({"closeness": -1.0}, "closeness"),
         ({"sharpness": INF}, "sharpness"),
         ({"gap": 0.0}, "gap"),
-        ({"likeness": "zzz"}, "likeness"),
+        ({"similarity_metric": "zzz"}, "similarity_metric"),
         ({"stability": "zzz"}, "stability"),
         ({"restart_every": -1}, "restart_every"),
         ({"epochs": -3}, "epochs"),

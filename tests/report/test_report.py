@@ -14,7 +14,7 @@ import fgai
 from fgai import datasets, report
 from fgai.adversaries import EdgeRewiring, NodeInjection, gains
 from fgai.auditing import Neighbourhood, audit
-from fgai.auditing.neighbourhood import AMONG, SHOWN, AttentionIndex, neighbourhood
+from fgai.auditing.neighbourhood import MAX_LINKS, MAX_NEIGHBOURS, AttentionIndex, neighbourhood
 from fgai.backbones import build
 from fgai.certificates import certify, guaranteed_overlap
 from fgai.errors import SettingError
@@ -122,9 +122,9 @@ def test_a_hub_is_cut_to_what_can_be_looked_at():
     edges = torch.stack([torch.arange(1, hub), torch.zeros(hub - 1, dtype=torch.long)])
     model = GATConv(2, 3).eval()
     looks = AttentionIndex(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).explanation)
-    view = neighbourhood(0, 0, looks, looks, asked=tuple(range(300, 310)))
-    assert set(range(300, 310)) <= {*view.neighbours, 0} and len(view.links) <= SHOWN + AMONG
-    assert view.unseen == hub - SHOWN
+    view = neighbourhood(0, 0, looks, looks, requested=tuple(range(300, 310)))
+    assert set(range(300, 310)) <= {*view.neighbours, 0} and len(view.links) <= MAX_NEIGHBOURS + MAX_LINKS
+    assert view.unseen == hub - MAX_NEIGHBOURS
 
 
 def test_a_watched_node_must_be_there():
@@ -154,7 +154,7 @@ def test_in_a_notebook_a_report_is_its_page_in_a_frame():
 def test_a_comparison_is_written_in_every_format(tmp_path):
     for suffix in (".html", ".json", ".md", ".txt"):
         comparison().save(tmp_path / f"both{suffix}")
-    assert json.loads((tmp_path / "both.json").read_text())["likeness"]["vanilla"] == {
+    assert json.loads((tmp_path / "both.json").read_text())["agreement"]["vanilla"] == {
         "similarity": 1.0,
         "closeness": 0.0,
     }

@@ -1,18 +1,18 @@
-"""Can I trust this attention? Models x adversaries x seeds, and a verdict in words."""
+"""Audits: attack a model with several seeds, measure its predictions and attention, and give a verdict."""
 
 from fgai.auditing.audit import audit
-from fgai.auditing.compare import Comparison, Likeness, compare
+from fgai.auditing.compare import Agreement, Comparison, compare
 from fgai.auditing.neighbourhood import Neighbourhood
 from fgai.auditing.record import WRITERS, AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.verdict import Verdict
 
 __all__ = [
     "WRITERS",
+    "Agreement",
     "AuditReport",
     "Comparison",
     "Curves",
     "Estimate",
-    "Likeness",
     "Neighbourhood",
     "NodeShift",
     "Verdict",

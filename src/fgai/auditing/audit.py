@@ -1,4 +1,4 @@
-"""The audit: read the clean graph, let the adversary loose once per seed, measure, judge."""
+"""The audit: read the clean graph, attack it once per seed, measure, and give a verdict."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from fgai.settings import check_whole
 from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
 from fgai.versions import versions
 
-SAID = 200  # characters of a name that is kept
-KEPT = 100  # of the nodes that moved most
-CERTIFIED = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1)  # radii at which the certificate is shown
-RANDOM_DRAWS = 10  # of random explanations, the floor
+NAME_LENGTH = 200  # characters of a name in a report
+MAX_SHIFTS = 100  # nodes in `AuditReport.moved`
+CERTIFIED = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1)  # radii of the certified shares
+RANDOM_DRAWS = 10  # random explanations of the baseline
 
 
 def audit(
@@ -46,13 +46,25 @@ def audit(
     show_nodes: Sequence[int] = (),
     reference: AuditReport | None = None,
 ) -> AuditReport:
-    """Can the attention of this model on this graph be trusted?
+    """Audit the attention of a model on a graph: attack it with several seeds, and report whether it can be trusted.
 
-    The adversary attacks the model through its own gradients, with the seeds 0, 1, ... in place of its own, making
-    `gain` large (one of `fgai ls`: on the prediction or on the explanation). Judged are the nodes of `data.test_mask`,
-    or all; without `data.y` the model's own clean answers are the labels. The neighbourhoods of the nodes that moved
-    most are kept to be looked at, and those of the nodes in `watch` and in the report `beside` which this one
-    will be looked at; `data.names`, if there, says what nodes are called. Model and graph are left as they were.
+    The adversary attacks the model through the model's own gradients. The audit scores the nodes in `data.test_mask`,
+    or all nodes if there is no such mask. Without `data.y`, the model's predictions on the clean graph are the labels.
+    Model and graph are not changed.
+
+    Args:
+        model: The model.
+        data: The graph. `data.names`, if present, holds a name per node for the report.
+        by: The adversary. Its seed is replaced by 0, 1, ..., `seeds` - 1.
+        gain: What the adversary maximises: a name in `fgai.adversaries.GAINS`, on the prediction or the explanation.
+        seeds: Number of attacks.
+        call: How to call the model; by default, by the signature of `forward`.
+        name: Name of the model in the report; by default, its class.
+        show_nodes: Nodes whose neighbourhoods the report must contain, besides those that changed most.
+        reference: A report whose neighbourhoods this one must contain too, for side-by-side display.
+
+    Returns:
+        Metrics on the clean and the attacked graph, baselines, certified shares, and a verdict.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -61,8 +73,8 @@ def audit(
     True
     """
     check_whole(1, seeds=seeds)
-    if strangers := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
-        raise SettingError(f"watch names {strangers}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
+    if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
+        raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     with open_reader(model, call) as read, progress("audit", seeds + 1) as advance:
         clean = clean_trial(read, data)
         before, baselines = measure(clean), _baselines(model, clean, call)
@@ -73,30 +85,32 @@ def audit(
             trials.append(attacked_trial(by, gain, clean, seed))
             after.append(measure(trials[-1]))
             advance(f"seed {seed}: F1 {after[-1]['f1']:.3f}")
-    moved, views = _shown(clean.clean, [trial.now for trial in trials], show_nodes, reference)
-    figures = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
+    moved, views = _select_views(clean.clean, [trial.now for trial in trials], show_nodes, reference)
+    estimates = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
     return AuditReport(
-        model=(name or type(model).__name__)[:SAID],
+        model=(name or type(model).__name__)[:NAME_LENGTH],
         graph={"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)},
         adversary=describe(by),
         gain=gain,
         seeds=seeds,
         clean=before,
-        attacked=figures,
+        attacked=estimates,
         baselines=baselines,
         certified=_certified(clean),
         curves=_curves(clean, trials),
         moved=moved,
         views=views,
         names=_names(data, views),
-        verdict=judge(before, {name: figure.mean for name, figure in figures.items()}, baselines, clean.clean.unread),
+        verdict=judge(
+            before, {name: estimate.mean for name, estimate in estimates.items()}, baselines, clean.clean.unread
+        ),
         versions=versions(),
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
 
 
 def describe(adversary: Adversary) -> dict[str, Any]:
-    """The name and the budget of an adversary, as data."""
+    """The name and the settings of an adversary, as JSON values."""
     names = [name for name, kind in ADVERSARIES.items() if kind is type(adversary)]
     settings: Any = adversary
     return {"name": names[0] if names else type(adversary).__name__, **_as_json(asdict(settings))}
@@ -107,9 +121,9 @@ def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float]:
-    """What an explanation must beat: random ones, no attention, random parameters, always naming the largest class.
+    """Baselines of an explanation: random ones, uniform attention, random parameters, and the largest class.
 
-    Here edges compete within a node, so that 1/degree decides nothing.
+    Edges are ranked within each node, so that 1/degree has no influence.
     """
     effect = without_attention(model, clean.graph, call=call)
     draws = [random_attention(clean.clean.explanation, seed) for seed in range(RANDOM_DRAWS)]
@@ -127,13 +141,13 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
 
 
 def _certified(clean: Trial) -> dict[str, float]:
-    """The share of nodes with more than k neighbours whose whole top k is certified at a few radii."""
+    """The share of nodes with more than k neighbours whose whole top k is certified, by radius."""
     radius = certified_radius(clean.clean.explanation, TOP)
     return {f"{size:g}": certified_share(radius, size) for size in CERTIFIED}
 
 
 def _curves(clean: Trial, trials: list[Trial]) -> Curves:
-    """F+ and F-, clean and mean over seeds."""
+    """F+ and F- on the clean graph, and their mean over the attacked graphs."""
 
     def mean(of: list[Trial]) -> dict[str, tuple[float, ...]]:
         return {first: tuple(np.mean([t.curves[first] for t in of], axis=0).tolist()) for first in clean.curves}
@@ -141,10 +155,10 @@ def _curves(clean: Trial, trials: list[Trial]) -> Curves:
     return Curves(SHARES, mean([clean]), mean(trials))
 
 
-def _shown(
+def _select_views(
     clean: Reading, attacks: list[Reading], show_nodes: Sequence[int], reference: AuditReport | None
 ) -> tuple[tuple[NodeShift, ...], tuple[Neighbourhood, ...]]:
-    """The nodes that moved most, and what is to be looked at: their neighbourhoods, and those that were asked for."""
+    """The nodes that changed most, and the neighbourhoods of these nodes and of the requested ones."""
     overlap = torch.stack([top_overlap(clean.explanation, now.explanation) for now in attacks])
     moved = _moved(clean, attacks, overlap)
     nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *show_nodes), ())
@@ -153,26 +167,28 @@ def _shown(
 
 
 def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
-    """What the nodes that are shown are called, where the graph says so; injected ones have no name."""
+    """The names of the nodes in the views, if the graph has names; injected nodes have none."""
     names = data.get("names")
-    shown = sorted({node for view in views for node in (view.node, *view.neighbours)})
-    return {} if names is None else {str(node): str(names[node])[:SAID] for node in shown if node < len(names)}
+    nodes = sorted({node for view in views for node in (view.node, *view.neighbours)})
+    return {} if names is None else {str(node): str(names[node])[:NAME_LENGTH] for node in nodes if node < len(names)}
 
 
 def _moved(clean: Reading, attacks: list[Reading], overlaps: Tensor) -> tuple[NodeShift, ...]:
-    """The nodes whose top neighbours were lost most, then whose attention moved most, on average over seeds."""
+    """The nodes with the lowest mean V_k over seeds; ties are ordered by the mean change of attention."""
     overlap = overlaps.mean(0)
     distance = torch.stack([shift(clean.explanation, a.explanation) for a in attacks]).mean(0)
-    answers = [reading.probs.argmax(-1).tolist() for reading in (clean, *attacks)]
-    answers = answers if len(clean.logits) == len(overlap) else []  # a model of links answers for pairs, not for nodes
+    predictions = [reading.probs.argmax(-1).tolist() for reading in (clean, *attacks)]
+    predictions = predictions if len(clean.logits) == len(overlap) else []  # a link model predicts for pairs of nodes
     nodes = (~overlap.isnan()).nonzero().flatten()
     order = nodes[distance[nodes].argsort(descending=True, stable=True)]
-    order = order[overlap[order].argsort(stable=True)][:KEPT]
+    order = order[overlap[order].argsort(stable=True)][:MAX_SHIFTS]
     return tuple(
-        NodeShift(node, float(overlap[node]), float(distance[node]), *_of(node, answers)) for node in order.tolist()
+        NodeShift(node, float(overlap[node]), float(distance[node]), *_predictions_at(node, predictions))
+        for node in order.tolist()
     )
 
 
-def _of(node: int, answers: list[list[int]]) -> tuple[int | None, tuple[int, ...]]:
-    clean, *attacked = [said[node] for said in answers] or [None]
-    return clean, tuple(said for said in attacked if said is not None)
+def _predictions_at(node: int, predictions: list[list[int]]) -> tuple[int | None, tuple[int, ...]]:
+    """The prediction for a node on the clean graph, and on each attacked graph."""
+    clean, *attacked = [classes[node] for classes in predictions] or [None]
+    return clean, tuple(label for label in attacked if label is not None)

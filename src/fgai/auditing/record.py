@@ -1,4 +1,4 @@
-"""The result of an audit, and the formats in which it is written."""
+"""The result of an audit, and the file formats of a report."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from fgai.records import record
 from fgai.registry import Registry
 
 WRITERS: Registry[Callable[[Any], str]] = Registry("format of a report")
-WRITERS.add(".json", lambda found: found.json(), "everything, to be read back")
-WRITERS.add(".md", lambda found: found.markdown(), "a table for a page")
-WRITERS.add(".txt", lambda found: found.text(), "for the terminal")
+WRITERS.add(".json", lambda report: report.json(), "everything; `AuditReport.load` reads it")
+WRITERS.add(".md", lambda report: report.markdown(), "a table for a page")
+WRITERS.add(".txt", lambda report: report.text(), "for the terminal")
 
 
-def write(found: Any, path: str | Path) -> None:
-    """Write a report or a comparison to a file, in the format that its name asks for."""
+def write(report: Any, path: str | Path) -> None:
+    """Write a report or a comparison to a file; the suffix decides the format."""
     path = Path(path)
-    content = writer_for(path)(found)
+    content = writer_for(path)(report)
     with atomic_write(path) as half:
         half.write_text(content + "\n", encoding="utf-8")
 
 
 def writer_for(path: Path) -> Callable[[Any], str]:
-    """The format that the name of a file asks for."""
+    """The writer for the suffix of a file."""
     return WRITERS[checked_suffix(path, WRITERS, "a report")]
 
 
-def in_notebook(found: Any) -> str:
-    """The page of a report in a frame of its own, as notebooks show it."""
-    page = escape(WRITERS[".html"](found))
+def notebook_html(report: Any) -> str:
+    """The HTML page of a report in an iframe, for notebooks."""
+    page = escape(WRITERS[".html"](report))
     return f'<iframe sandbox="allow-scripts" srcdoc="{page}" width="100%" height="720" title="audit"></iframe>'
 
 
 REMEDY = "AuditReport.save writes one to a .json file"
-NEEDED = ("f1", "overlap", "g_tvd")  # metrics that every text and page names
-NAME = 1_000  # characters of a name in a file
-IDS = 2**53  # numbers of nodes lie below: a page could not tell larger ones apart
-TOLD = ("0.001", "0.01", "0.05")  # radii of the certificate that the text names
+REQUIRED = ("f1", "overlap", "g_tvd")  # metrics that every text and page shows
+NAME_LENGTH = 1_000  # maximum characters of a name in a file
+MAX_NODE = 2**53  # node numbers are smaller: JavaScript cannot represent larger integers exactly
+TEXT_RADII = ("0.001", "0.01", "0.05")  # radii of the certified shares in the text
 
 
 @dataclass(frozen=True)
@@ -65,34 +65,35 @@ class Estimate:
 
     @classmethod
     def of(cls, values: list[float], resamples: int = 2_000) -> Estimate:
-        """The figure of these values, one per seed; the resampling is seeded.
+        """Estimate from one value per seed; the bootstrap is seeded.
 
         >>> Estimate.of([0.2, 0.4]).mean
         0.30000000000000004
         """
-        found = np.asarray(values, dtype=float)
-        draws = np.random.default_rng(0).integers(len(found), size=(resamples, len(found)))
-        low, high = np.percentile(found[draws].mean(axis=1), [2.5, 97.5])
-        deviation = float(found.std(ddof=1)) if len(found) > 1 else 0.0
-        return cls(float(found.mean()), deviation, float(low), float(high), tuple(map(float, found)))
+        sample = np.asarray(values, dtype=float)
+        draws = np.random.default_rng(0).integers(len(sample), size=(resamples, len(sample)))
+        low, high = np.percentile(sample[draws].mean(axis=1), [2.5, 97.5])
+        deviation = float(sample.std(ddof=1)) if len(sample) > 1 else 0.0
+        return cls(float(sample.mean()), deviation, float(low), float(high), tuple(map(float, sample)))
 
 
 @dataclass(frozen=True)
 class NodeShift:
-    """A node whose explanation moved: mean V_k and moved attention over seeds, and its answers."""
+    """How one node changed: mean V_k and mean change of attention over seeds, and its predictions."""
 
     node: int
     overlap: float
     shift: float
-    answer: int | None  # none where the model answers for pairs of nodes
+    answer: int | None  # predicted class on the clean graph; None if the model predicts for pairs of nodes
     answers_attacked: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """F(r), the share of answers that stay right without the share r of all edges: clean, and mean over attacks.
+    """F(r), the share of predictions that stay correct when the share r of all edges is deleted.
 
-    `most` deletes the most attended edges first (F+), `least` the least attended (F-).
+    `clean` is on the clean graph, `attacked` the mean over attacks. `most` deletes the most attended edges first (F+),
+    `least` the least attended (F-).
     """
 
     shares: tuple[float, ...]
@@ -102,7 +103,26 @@ class Curves:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The answer to "can I trust this attention?" for one model, one graph and one adversary."""
+    """The result of an audit: one model, one graph, one adversary.
+
+    Attributes:
+        model: Name of the model.
+        graph: Number of nodes and edges.
+        adversary: Name and settings of the adversary.
+        gain: What the adversary maximised.
+        seeds: Number of attacks.
+        clean: Metrics on the clean graph.
+        attacked: Metrics on the attacked graphs, over seeds.
+        baselines: What random explanations, uniform attention and random parameters reach.
+        certified: Share of nodes, by radius, whose whole top 5 no perturbation of the attention changes.
+        curves: Deletion curves.
+        moved: The nodes whose explanation changed most.
+        views: Neighbourhoods of these nodes and of the requested ones.
+        names: Names of the nodes in `views`, if the graph has names.
+        verdict: One word and its reasons.
+        versions: Versions of the packages.
+        guaranteed: Mean V_5, by radius, below which no perturbation of the attention leads.
+    """
 
     model: str
     graph: Mapping[str, int]
@@ -112,36 +132,34 @@ class AuditReport:
     clean: Mapping[str, float]
     attacked: Mapping[str, Estimate]
     baselines: Mapping[str, float]
-    certified: Mapping[str, float]  # radius -> share of nodes whose whole top 5 no perturbation of the attention moves
+    certified: Mapping[str, float]
     curves: Curves
     moved: tuple[NodeShift, ...]
-    views: tuple[Neighbourhood, ...]  # of the nodes that moved most, and of those asked for
-    names: Mapping[str, str]  # of the nodes that are shown, if the graph has names
+    views: tuple[Neighbourhood, ...]
+    names: Mapping[str, str]
     verdict: Verdict
     versions: Mapping[str, str]
-    guaranteed: Mapping[str, float] = field(
-        default_factory=dict
-    )  # radius -> the mean V_5 that no perturbation undercuts
+    guaranteed: Mapping[str, float] = field(default_factory=dict)
 
     def worst(self, count: int = 10) -> tuple[NodeShift, ...]:
-        """The nodes whose explanation moved most."""
+        """The nodes whose explanation changed most."""
         return self.moved[:count]
 
     def lines(self) -> list[tuple[str, str, str, str]]:
-        """Metric, clean value, attacked value with its spread, direction: the body of every table."""
+        """The rows of a table: metric, clean value, attacked value with its spread, better direction."""
         return [
             (
                 name,
                 f"{self.clean[name]:.4g}",
-                f"{figure.mean:.4g} ± {figure.deviation:.2g} [{figure.low:.4g}, {figure.high:.4g}]",
+                f"{value.mean:.4g} ± {value.deviation:.2g} [{value.low:.4g}, {value.high:.4g}]",
                 METRICS[name].better,
             )
-            for name, figure in self.attacked.items()
+            for name, value in self.attacked.items()
         ]
 
     @property
     def title(self) -> str:
-        """What was audited, by what."""
+        """The model, the adversary with its settings, the gain and the seeds."""
         settings = ", ".join(
             f"{name}={value!s:.200}" for name, value in self.adversary.items() if name not in ("name", "seed")
         )
@@ -149,14 +167,14 @@ class AuditReport:
 
     @property
     def proved(self) -> str:
-        """What is certain whatever the attack, in attention space."""
-        shares = ", ".join(f"{self.certified[radius]:.1%} within {radius}" for radius in TOLD)
+        """A sentence with the certified shares, which hold for any attack in attention space."""
+        shares = ", ".join(f"{self.certified[radius]:.1%} within {radius}" for radius in TEXT_RADII)
         return (
             f"Certified (exact, l1, attention space): the top 5 of nodes with more neighbours stays whole for {shares}"
         )
 
     def text(self) -> str:
-        """For the terminal."""
+        """The report as text for a terminal."""
         rows = [("", "clean", "attacked: mean ± deviation [95 %]", "better"), *self.lines()]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -164,25 +182,25 @@ class AuditReport:
         return "\n".join([self.title, f"Verdict: {self.verdict.word}", *reasons, *body, self.proved])
 
     def markdown(self) -> str:
-        """For a page."""
+        """The report as Markdown."""
         head = ["| metric | clean | attacked: mean ± deviation [95 %] | better |", "| --- | --- | --- | --- |"]
         reasons = "; ".join(self.verdict.reasons)
         rows = [f"| {' | '.join(row)} |" for row in self.lines()]
         return "\n".join([f"{self.title}\n\n**{self.verdict.word}**: {reasons}\n", *head, *rows, ""])
 
     def json(self) -> str:
-        """Everything, as JSON; numbers that are not finite become null."""
+        """The report as JSON; numbers that are not finite become null."""
         return json.dumps(jsonable(asdict(self)), allow_nan=False)
 
     def save(self, path: str | Path) -> None:
-        """Write to `.html` to look at, `.json` (which `load` reads), `.md` or `.txt`."""
+        """Write to `.html`, `.json` (which `load` reads), `.md` or `.txt`."""
         write(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> AuditReport:
-        """Read back what `save` wrote to a `.json` file."""
+        """Load a report that `save` wrote to a `.json` file."""
         report = record(cls, read_json(path, f"it holds no audit; {REMEDY}"), f"{path} holds no audit", REMEDY)
-        if why := _wrong(report):
+        if why := _first_problem(report):
             raise DataError(f"{path} holds no audit ({why}); {REMEDY}")
         return report
 
@@ -190,49 +208,45 @@ class AuditReport:
         return self.text()
 
     def _repr_html_(self) -> str:
-        return in_notebook(self)
+        return notebook_html(self)
 
 
-def _wrong(report: AuditReport) -> str:
-    """What keeps a report from being told, drawn and written, if anything does."""
-    nodes, strange = report.graph.get("nodes", -1), {*report.attacked} - {*METRICS}
-    shown = [*report.moved, *report.views]
-    named = [node for view in report.views for node in _named(view)]
+def _first_problem(report: AuditReport) -> str:
+    """The first reason why a loaded report cannot be shown, or an empty string."""
+    nodes, unknown = report.graph.get("nodes", -1), {*report.attacked} - {*METRICS}
+    rows = [*report.moved, *report.views]
+    mentioned = [node for view in report.views for node in _mentioned_nodes(view)]
     lengths = {len(curve) for part in (report.curves.clean, report.curves.attacked) for curve in part.values()}
     texts = [report.model, report.gain, *report.names.values(), *report.versions.values(), *report.versions]
     texts += [text for pair in report.adversary.items() for text in pair if isinstance(text, str)]
     tests = {
         "its graph has no number of nodes and edges": nodes < 0 or report.graph.get("edges", -1) < 0,
         "its adversary has no name": not isinstance(report.adversary.get("name"), str),
-        f"{_some(strange)} is no metric here": bool(strange),
-        "metrics are missing": not {*NEEDED} <= report.attacked.keys() <= report.clean.keys(),
+        f"{min(unknown, default='')[:60]!r} is not a metric": bool(unknown),
+        "metrics are missing": not {*REQUIRED} <= report.attacked.keys() <= report.clean.keys(),
         f"{report.seeds} seeds do not have a value each": any(
-            len(figure.values) != report.seeds for figure in report.attacked.values()
+            len(value.values) != report.seeds for value in report.attacked.values()
         ),
         "curves are missing or of different lengths": any(
             {*part} != {"most", "least"} for part in (report.curves.clean, report.curves.attacked)
         )
         or lengths != {len(report.curves.shares)},
-        "radii are missing": not {*TOLD} <= report.certified.keys()
+        "radii are missing": not {*TEXT_RADII} <= report.certified.keys()
         or any(not _is_number(radius) for radius in (*report.certified, *report.guaranteed)),
-        "it shows nodes that the graph does not have": any(not 0 <= row.node < nodes for row in shown),
-        "it names nodes by no number": any(not 0 <= node < IDS for node in named),
+        "it shows nodes that the graph does not have": any(not 0 <= row.node < nodes for row in rows),
+        "a node number is out of range": any(not 0 <= node < MAX_NODE for node in mentioned),
         "it links nodes that it does not show": any(
             not {*link[:2]} <= {view.node, *view.neighbours} for view in report.views for link in view.links
         ),
         "a node is shown twice": len({view.node for view in report.views}) < len(report.views),
-        f"a name is longer than {NAME} characters": any(len(text) > NAME for text in texts),
+        f"a name is longer than {NAME_LENGTH} characters": any(len(text) > NAME_LENGTH for text in texts),
     }
     return next((why for why, wrong in tests.items() if wrong), "")
 
 
-def _named(view: Neighbourhood) -> tuple[int, ...]:
+def _mentioned_nodes(view: Neighbourhood) -> tuple[int, ...]:
     ends = (end for link in view.links for end in link[:2])
     return (*view.neighbours, *view.top_before, *view.top_after, *ends)
-
-
-def _some(names: set[str]) -> str:
-    return f"{min(names, default='')[:60]!r}"
 
 
 def _is_number(text: str) -> bool:

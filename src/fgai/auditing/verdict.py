@@ -1,4 +1,4 @@
-"""The verdict in words, and the thresholds it rests on. Each reason says its number."""
+"""The verdict of an audit, and its thresholds. Each reason states its number."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 
 from fgai.errors import NotFiniteError
 
-UNIFORM = 0.01  # mean l1 distance from 1/degree under which attention prefers no neighbour
-UNUSED = 0.005  # g-TVD under uniform attention below which the answers do not use it
-UNLEARNT = 0.95  # share of the top k that random parameters must not keep
-OVERLAP = 0.9  # share of the top k that must survive
-LOSS = 0.02  # F1 that may be lost
-MOVED = 0.05  # g-TVD that may be suffered
+UNIFORM = 0.01  # below this mean l1 distance from 1/degree, attention is uniform
+UNUSED = 0.005  # below this g-TVD under uniform attention, the predictions do not use it
+UNLEARNT = 0.95  # above this overlap with random parameters, attention does not depend on what was learnt
+OVERLAP = 0.9  # below this overlap under attack, attention is unstable
+LOSS = 0.02  # largest acceptable loss of F1
+MOVED = 0.05  # largest acceptable g-TVD
 
 Word = Literal["stable", "unstable", "degenerate", "unfaithful"]
 
@@ -33,14 +33,26 @@ def judge(
     baselines: Mapping[str, float],
     unread: Sequence[str] = (),
 ) -> Verdict:
-    """Degenerate attention is no explanation; an unfaithful one does not say what matters; the rest may be unstable.
+    """Decide whether attention is `degenerate`, `unfaithful`, `unstable` or `stable`.
 
-    The word is the first that applies, the reasons are all. `floor` holds the slopes of F on the clean graph when each
-    node loses its most attended, least attended or random edges (`f_slope_most`, `f_slope_least`, `f_slope_random` and
-    its deviation), `overlap_randomised` (V_k under random parameters), `g_tvd_uniform` (attention replaced by 1/degree)
-    and `f1_largest_class` (always naming the largest class). `unread` names what attends in the model and was not read.
-    No verdict is given on a number that is not finite; the slopes are NaN where no judged node is right, and
-    `overlap_randomised` where no node has more than k neighbours: then the verdict says that this was not tested.
+    The word is the first that applies, in this order. The reasons are all that apply. Slopes may be NaN if no scored
+    node is predicted correctly, and `overlap_randomised` if no node has more than k neighbours; the verdict then says
+    that this was not tested.
+
+    Args:
+        clean: Metrics on the clean graph.
+        attacked: Mean metrics on the attacked graphs.
+        baselines: The slopes of F on the clean graph when each node loses its most attended, least attended or random
+            edges (`f_slope_most`, `f_slope_least`, `f_slope_random` and its deviation), `overlap_randomised` (V_k with
+            random parameters), `g_tvd_uniform` (attention replaced by 1/degree) and `f1_largest_class` (F1 of always
+            predicting the largest class).
+        unread: Modules of the model that attend and were not read.
+
+    Returns:
+        The word and its reasons.
+
+    Raises:
+        NotFiniteError: If a metric that the verdict needs is not finite.
 
     >>> good = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
     >>> baselines = {"f_slope_most": -0.4, "f_slope_least": -0.1, "f_slope_random": -0.2}
@@ -55,19 +67,19 @@ def judge(
         ("unfaithful", _unfaithful(baselines)),
         ("unstable", _unstable(clean, attacked)),
     )
-    weak = [*_weak(clean, baselines), *_not_known(baselines), *_not_read(unread)]
-    every = [reason for _, reasons in tests for reason in reasons]
+    warnings = [*_weak_model(clean, baselines), *_untested(baselines), *_unread_attention(unread)]
+    all_reasons = [reason for _, reasons in tests for reason in reasons]
     for word, reasons in tests:
         if reasons:
-            return Verdict(word, (*every, *weak))
-    kept = (
+            return Verdict(word, (*all_reasons, *warnings))
+    reason = (
         f"under attack {attacked['overlap']:.0%} of each node's top neighbours are kept, "
         f"and F1 goes from {clean['f1']:.3f} to {attacked['f1']:.3f}"
     )
-    return Verdict("stable", (kept, *weak))
+    return Verdict("stable", (reason, *warnings))
 
 
-def _weak(clean: Mapping[str, float], baselines: Mapping[str, float]) -> list[str]:
+def _weak_model(clean: Mapping[str, float], baselines: Mapping[str, float]) -> list[str]:
     if clean["f1"] > baselines["f1_largest_class"] + 0.05:
         return []
     return [
@@ -77,38 +89,38 @@ def _weak(clean: Mapping[str, float], baselines: Mapping[str, float]) -> list[st
 
 
 def _check(clean: Mapping[str, float], attacked: Mapping[str, float], baselines: Mapping[str, float]) -> None:
-    """Comparisons with NaN are false, and would find nothing wrong."""
-    asked = {f"clean {name}": clean[name] for name in ("f1", "nonuniformity")}
-    asked |= {f"attacked {name}": attacked[name] for name in ("f1", "g_tvd", "overlap")}
-    asked |= {name: baselines[name] for name in ("g_tvd_uniform", "f1_largest_class")}
-    if wrong := sorted(name for name, value in asked.items() if not math.isfinite(value)):
+    """Refuse NaN: comparisons with NaN are false, so every test would pass."""
+    values = {f"clean {name}": clean[name] for name in ("f1", "nonuniformity")}
+    values |= {f"attacked {name}": attacked[name] for name in ("f1", "g_tvd", "overlap")}
+    values |= {name: baselines[name] for name in ("g_tvd_uniform", "f1_largest_class")}
+    if wrong := sorted(name for name, value in values.items() if not math.isfinite(value)):
         raise NotFiniteError(
-            f"{', '.join(wrong)} of the audit are not finite, so there is no verdict; look at the model's answers and "
-            "attention on this graph"
+            f"{', '.join(wrong)} of the audit are not finite, so there is no verdict; check the predictions and "
+            "the attention of the model on this graph"
         )
 
 
-def _not_known(baselines: Mapping[str, float]) -> list[str]:
-    """What could not be tested, and what lies within the noise."""
+def _untested(baselines: Mapping[str, float]) -> list[str]:
+    """Warnings about what could not be tested, or lies within the noise."""
     most, random, noise = (
         baselines["f_slope_most"],
         baselines["f_slope_random"],
         2 * baselines["f_slope_random_deviation"],
     )
-    told = []
+    warnings = []
     if math.isnan(most) or math.isnan(random) or math.isnan(baselines["f_slope_least"]):
-        told.append("beware, whether what is attended to matters was not tested: no judged node is right")
+        warnings.append("beware, whether what is attended to matters was not tested: no judged node is right")
     elif random - noise <= most < random:
-        told.append(
+        warnings.append(
             f"beware, deleting what a node attends to most hurts more (slope {most:+.3f}) than deleting random edges "
             f"({random:+.3f} ± {noise:.3f}), but not by more than the noise"
         )
     if math.isnan(baselines["overlap_randomised"]):
-        told.append("beware, whether it depends on what was learnt was not tested: no node has so many neighbours")
-    return told
+        warnings.append("beware, whether it depends on what was learnt was not tested: no node has so many neighbours")
+    return warnings
 
 
-def _not_read(unread: Sequence[str]) -> list[str]:
+def _unread_attention(unread: Sequence[str]) -> list[str]:
     if not unread:
         return []
     named = ", ".join(name or "the model itself" for name in unread)

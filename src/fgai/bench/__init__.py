@@ -1,4 +1,4 @@
-"""The experiments: what is run, and the rows in which every figure that is shown is kept."""
+"""The experiments: plans, how they run, and the result rows behind every published number."""
 
 from fgai.bench.results import Row, read_rows, write_rows
 

@@ -1,4 +1,4 @@
-"""The attacks of every comparison, and the rows of one trained model under each."""
+"""The attacks of the bench, and the rows of one trained model under each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fgai.trial import Trial, attacked_trial, clean_trial
 
 @dataclass(frozen=True)
 class Attack:
-    """An adversary and what it wants."""
+    """An adversary and the gain that it maximises."""
 
     adversary: Adversary
     gain: str
@@ -51,18 +51,19 @@ def row_per_attack(
     call: Call | None = None,
     attacks: Mapping[str, Attack] = ATTACKS,
 ) -> Iterator[Row]:
-    """One row for the clean graph (`none`), then one per attack, seeded like the model."""
+    """Yield one row for the clean graph (attack `none`), then one per attack, with the seed of the model."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
     with open_reader(model, call) as read:
         clean = clean_trial(read, data)
-        yield Row(**_figures(clean), peak_mb=peak_mb(), **about)
+        yield Row(**_values(clean), peak_mb=peak_mb(), **about)
         for name, attack in attacks.items():
             start = time.perf_counter()
-            figures = _figures(attacked_trial(attack.adversary, attack.gain, clean, seed))
+            values = _values(attacked_trial(attack.adversary, attack.gain, clean, seed))
             seconds = time.perf_counter() - start
             settings = {**describe(attack.adversary), "gain": attack.gain, "seed": seed}
-            yield Row(**figures, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
+            yield Row(**values, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
 
 
-def _figures(trial: Trial) -> dict[str, Any]:
+def _values(trial: Trial) -> dict[str, Any]:
+    """Metrics and deletion curves of a trial, as JSON values."""
     return jsonable({"metrics": measure(trial), "curves": trial.curves})

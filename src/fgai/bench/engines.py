@@ -16,14 +16,14 @@ from fgai.errors import MissingExtraError, RankError
 from fgai.registry import Registry
 
 Work = Callable[[Cell], None]
-RETRIES = 2  # of a cell whose worker died
+RETRIES = 2  # of a cell whose worker process died
 
 
 class Engine(Protocol):
-    """Runs cells, in any order, and says which is done."""
+    """Runs cells in any order, and yields each when it is done."""
 
     def __call__(self, work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
-        """Each cell once its work is over."""
+        """Yield each cell when its work is done."""
         ...
 
 
@@ -44,34 +44,34 @@ def serial(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
 
 @ENGINES.register("pool")
 def pool(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
-    """Side by side, each in a process of its own with one thread; a cell whose process died runs again.
+    """In parallel, each cell in its own process with one thread; a cell whose process died runs again.
 
     >>> list(pool(id, [], workers=2))  # no cells, no processes
     []
     """
-    left = list(cells)
+    remaining = list(cells)
     for _ in range(RETRIES + 1):
         done: list[Cell] = []
         try:
             with ProcessPoolExecutor(workers, get_context("spawn"), _one_thread, max_tasks_per_child=1) as processes:
-                waiting = {processes.submit(work, cell): cell for cell in left}
+                waiting = {processes.submit(work, cell): cell for cell in remaining}
                 for future in as_completed(waiting):
                     future.result()
                     done.append(waiting[future])
                     yield done[-1]
         except BrokenProcessPool:
-            left = [cell for cell in left if cell not in done]
+            remaining = [cell for cell in remaining if cell not in done]
             continue
         return
-    names = ", ".join(cell.name for cell in left)
-    raise RankError(f"workers died {RETRIES + 1} times; left over: {names}. Give fewer --workers if memory is short")
+    names = ", ".join(cell.name for cell in remaining)
+    raise RankError(f"workers died {RETRIES + 1} times; unfinished: {names}. Give fewer --workers if memory is short")
 
 
 @ENGINES.register("ray")
 def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
-    """On a Ray cluster, one CPU a cell; a cell whose worker died runs again.
+    """On a Ray cluster, one CPU per cell; a cell whose worker died runs again.
 
-    A cluster that is not there yet is started on this machine alone. Mind that Ray opens ports.
+    If no cluster is connected, one is started on this machine only. Ray opens ports.
 
     >>> [cell.name for cell in ray(id, [Cell("synthetic", "gat", "vanilla", seed=0)], workers=1)]  # doctest: +SKIP
     ['synthetic-gat-vanilla-0']
@@ -80,12 +80,12 @@ def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
         import ray as cluster  # pyright: ignore[reportMissingImports], an extra
     except ImportError as error:
         raise MissingExtraError("the ray engine needs Ray; install it with: pip install 'fgai[ray]'") from error
-    mine = not cluster.is_initialized()
-    if mine:
-        here: dict[str, Any] = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "log_to_driver": False}
-        cluster.init(num_cpus=workers, **here)
+    started = not cluster.is_initialized()
+    if started:
+        options: dict[str, Any] = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "log_to_driver": False}
+        cluster.init(num_cpus=workers, **options)
     try:
-        task: Any = cluster.remote(num_cpus=1, max_retries=RETRIES)(_alone)
+        task: Any = cluster.remote(num_cpus=1, max_retries=RETRIES)(_run_single_threaded)
         waiting = {task.remote(work, cell): cell for cell in cells}
         while waiting:
             ready, _ = cluster.wait(list(waiting))
@@ -93,12 +93,12 @@ def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
                 cluster.get(reference)
                 yield waiting.pop(reference)
     finally:
-        if mine:
+        if started:
             cluster.shutdown()
 
 
 def default_workers() -> int:
-    """One process a core."""
+    """One process per core."""
     return max(len(os.sched_getaffinity(0)), 1)
 
 
@@ -106,6 +106,6 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _alone(work: Work, cell: Cell) -> None:
+def _run_single_threaded(work: Work, cell: Cell) -> None:
     _one_thread()
     work(cell)

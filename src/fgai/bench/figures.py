@@ -25,42 +25,52 @@ from fgai.records import records
 from fgai.registry import Registry
 from fgai.training.loop import check_history
 
-REMEDY = "`python benchmarks/figures.py` makes those we show"
-AGAIN = "run its cell again"
+REMEDY = "`python benchmarks/figures.py` makes the published ones"
+RUN_AGAIN = "run its cell again"
 
-METHODS = ("vanilla", "ln", "at", "fgai")  # in the order in which they are told
-SHOWN = "amazon-photo"  # where a figure is of one dataset, and none was asked for
-CURVES = ("none", "injection-20x20")  # where F+ and F- are drawn
+METHODS = ("vanilla", "ln", "at", "fgai")  # in the order of the legend
+DEFAULT_DATASET = "amazon-photo"  # for figures of one dataset
+CURVES = ("none", "injection-20x20")  # the attacks of F+ and F-
 FIGURES: Registry[Callable[[Path, str, str], Any]] = Registry("figure")
 
 
 def figure(name: str, results: str | Path = "results", dataset: str = "", backbone: str = "gat") -> Any:
-    """A figure by name, of one dataset (Amazon-Photo, or all where all are shown), and one backbone if not of all."""
+    """Draw a figure of the paper from the committed results.
+
+    Args:
+        name: A name in `FIGURES`.
+        results: The folder of results.
+        dataset: The dataset; by default Amazon-Photo, or all datasets for a figure that shows all.
+        backbone: The backbone, for a figure of one backbone.
+
+    Returns:
+        A matplotlib figure.
+    """
     return FIGURES[name](Path(results), dataset, backbone)
 
 
 @FIGURES.register("f-curves")
 def f_curves(results: Path, dataset: str, backbone: str) -> Any:
-    """F+ and F- of every backbone, clean and under 20 nodes of 20 links, mean over the seeds that all methods hold."""
-    found: dict[tuple[str, int], dict[tuple[str, str], Row]] = defaultdict(dict)
-    for row in CellStore(results / "cells").every():
-        if row.dataset == (dataset or SHOWN) and row.curves and row.attack in CURVES:
+    """F+ and F- of all backbones, clean and under 20 nodes of 20 links, mean over the seeds that all methods have."""
+    cells: dict[tuple[str, int], dict[tuple[str, str], Row]] = defaultdict(dict)
+    for row in CellStore(results / "cells").all_rows():
+        if row.dataset == (dataset or DEFAULT_DATASET) and row.curves and row.attack in CURVES:
             if any(len(row.curves.get(first, ())) != len(SHARES) for first in ("most", "least")):
                 raise DataError(
-                    f"a row of {'-'.join(map(str, row.key))} has no curves at {len(SHARES)} shares; {AGAIN}"
+                    f"a row of {'-'.join(map(str, row.key))} has no curves at {len(SHARES)} shares; {RUN_AGAIN}"
                 )
-            found[row.backbone, row.seed][row.method, row.attack] = row
+            cells[row.backbone, row.seed][row.method, row.attack] = row
     needed = set(product(METHODS, CURVES))
-    whole = {key: rows for key, rows in sorted(found.items()) if needed <= rows.keys()}
-    if not whole:
+    complete = {key: rows for key, rows in sorted(cells.items()) if needed <= rows.keys()}
+    if not complete:
         raise DataError(
-            f"the cells in {results / 'cells'} hold no curves of {', '.join(METHODS)} on {dataset or SHOWN}; "
+            f"the cells in {results / 'cells'} hold no curves of {', '.join(METHODS)} on {dataset or DEFAULT_DATASET}; "
             "`fgai bench table2 --out FOLDER` makes them"
         )
     return plots.f_curves(
         {
-            backbone: {m: _curves([rows for (b, _), rows in whole.items() if b == backbone], m) for m in METHODS}
-            for backbone in dict.fromkeys(backbone for backbone, _ in whole)
+            backbone: {m: _curves([rows for (b, _), rows in complete.items() if b == backbone], m) for m in METHODS}
+            for backbone in dict.fromkeys(backbone for backbone, _ in complete)
         }
     )
 
@@ -79,66 +89,62 @@ def _curves(seeds: Sequence[Mapping[tuple[str, str], Row]], method: str) -> Curv
 @FIGURES.register("attention-maps")
 def attention_maps(results: Path, dataset: str, backbone: str) -> Any:
     """The attention in one neighbourhood before and after the attack, vanilla and FGAI."""
-    return plots.attention_maps(_pair(results, dataset or SHOWN, backbone))
+    return plots.attention_maps(_pair(results, dataset or DEFAULT_DATASET, backbone))
 
 
 @FIGURES.register("stars")
 def stars(results: Path, dataset: str, backbone: str) -> Any:
-    """Where one node looks before and after the attack, vanilla and FGAI."""
-    return plots.stars(_pair(results, dataset or SHOWN, backbone))
+    """The attention of one node before and after the attack, vanilla and FGAI."""
+    return plots.stars(_pair(results, dataset or DEFAULT_DATASET, backbone))
 
 
 @FIGURES.register("loss-terms")
 def loss_terms(results: Path, dataset: str, backbone: str) -> Any:
-    """The terms of FGAI's loss by epoch, for every backbone."""
-    dataset = dataset or SHOWN
+    """The terms of FGAI's loss by epoch, for all backbones."""
+    dataset = dataset or DEFAULT_DATASET
     files = sorted((results / "histories").glob(f"{dataset}-*-fgai-0.json"))
     if not files:
-        raise DataError(
-            f"{results / 'histories'} holds no losses of {dataset}; `python benchmarks/figures.py` makes those we show"
-        )
+        raise DataError(f"{results / 'histories'} holds no losses of {dataset}; {REMEDY}")
     backbones = [file.stem.removeprefix(f"{dataset}-").removesuffix("-fgai-0") for file in files]
     losses = [_history(file) for file in files]
     return plots.loss_terms(dict(zip(backbones, losses, strict=True)))
 
 
 def _history(file: Path) -> list[Epoch]:
-    found = records(Epoch, read_json(file, REMEDY), file, REMEDY)
-    check_history(found, file, REMEDY)
-    if not found:
+    history = records(Epoch, read_json(file, REMEDY), file, REMEDY)
+    check_history(history, file, REMEDY)
+    if not history:
         raise DataError(f"{file} holds no epoch; {REMEDY}")
-    return found
+    return history
 
 
 @FIGURES.register("certified")
 def certified(results: Path, dataset: str, backbone: str) -> Any:
-    """The share of nodes whose top 10 is certified, of every method; of every dataset of table 2, or of this one."""
+    """The share of nodes whose top 10 is certified, for all methods, on one dataset or on all of table 2."""
     names = [dataset] if dataset else [*Plan.read("table2").seeds]
-    found: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
-    for row in CellStore(results / "cells").every():
-        if row.attack == "none" and row.backbone == backbone and row.dataset in found:
-            found[row.dataset][row.method].append(row)
-    shown = {name: {m: _shares(rows[m]) for m in METHODS} for name, rows in found.items() if rows.keys() >= {*METHODS}}
-    if not shown:
+    cells: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
+    for row in CellStore(results / "cells").all_rows():
+        if row.attack == "none" and row.backbone == backbone and row.dataset in cells:
+            cells[row.dataset][row.method].append(row)
+    panels = {name: {m: _shares(rows[m]) for m in METHODS} for name, rows in cells.items() if rows.keys() >= {*METHODS}}
+    if not panels:
         raise DataError(
             f"{results / 'cells'} holds no cells of {', '.join(METHODS)} with {backbone} on {' or '.join(names)}; "
             "`fgai bench table2` makes them"
         )
-    return plots.certified_curves(shown)
+    return plots.certified_curves(panels)
 
 
 def _shares(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """The share that is certified at each radius, mean over seeds."""
+    """The certified share at each radius, mean over seeds."""
     for row in rows:
         if missing := [f"share_{r:g}" for r in CERTIFIED if f"share_{r:g}" not in row.metrics]:
-            raise DataError(f"a row of {'-'.join(map(str, row.key))} has no {missing[0]}; {AGAIN}")
+            raise DataError(f"a row of {'-'.join(map(str, row.key))} has no {missing[0]}; {RUN_AGAIN}")
     return [(r, mean(float(row.metrics[f"share_{r:g}"] or 0) for row in rows)) for r in CERTIFIED]
 
 
 def _pair(results: Path, dataset: str, backbone: str) -> dict[str, AuditReport]:
     files = {m: results / "audits" / f"{dataset}-{backbone}-{m}-0.json" for m in ("vanilla", "fgai")}
     if missing := [file.name for file in files.values() if not file.exists()]:
-        raise DataError(
-            f"{results / 'audits'} holds no {' and '.join(missing)}; `python benchmarks/figures.py` makes those we show"
-        )
+        raise DataError(f"{results / 'audits'} holds no {' and '.join(missing)}; {REMEDY}")
     return {method: AuditReport.load(file) for method, file in files.items()}

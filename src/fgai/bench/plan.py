@@ -1,4 +1,4 @@
-"""A plan says which cells a table needs, which figures it shows of them, and what the paper has there."""
+"""A plan: the cells of a table, the columns it shows, and the values of the paper."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fgai.errors import DataError, SettingError, UnknownNameError
 from fgai.readers import read_toml
 from fgai.records import record
 
-SEEDS, CELLS = 10_000, 100_000  # of a dataset, and of a plan, at most
+MAX_SEEDS, MAX_CELLS = 10_000, 100_000  # of a dataset, and of a plan
 REMEDY = "it needs title, seeds, backbones, methods, columns; `where` has a list for each method"
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One model: trained once, attacked in every way. A preset is a method's own."""
+    """One trained model, attacked by all attacks. `preset` is a preset of the method."""
 
     dataset: str
     backbone: str
@@ -28,7 +28,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For files and messages.
+        """The name for files and messages.
 
         >>> Cell("cora", "gat", "fgai", 0, "paper").name
         'cora-gat-fgai-paper-0'
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of each cell: a metric under an attack."""
+    """A column of a table: a metric under an attack."""
 
     heading: str
     metric: str
@@ -48,21 +48,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Plan:
-    """A table or figure: its cells, its columns, the paper's numbers, and why ours may differ."""
+    """A table: its cells, its columns, the values of the paper, and notes on why ours may differ."""
 
     name: str
     title: str
-    seeds: Mapping[str, int]  # of each dataset
+    seeds: Mapping[str, int]  # number of seeds per dataset
     backbones: tuple[str, ...]
     methods: tuple[str, ...]  # `name`, or `name:preset`
     columns: tuple[Column, ...]
     notes: tuple[str, ...] = ()
-    where: Mapping[str, list[str]] = field(default_factory=dict)  # methods that only these datasets have
+    where: Mapping[str, list[str]] = field(default_factory=dict)  # the datasets of a method that does not run on all
     paper: Mapping[str, Mapping[str, Mapping[str, list[float]]]] | None = None  # backbone, method, dataset
 
     @classmethod
     def read(cls, name: str) -> Plan:
-        """A plan of ours by name, or one of your own by its path.
+        """Read a built-in plan by name, or your own by the path of a `.toml` file.
 
         >>> Plan.read("table2").columns[0].heading
         'F1'
@@ -77,55 +77,56 @@ class Plan:
         return plan
 
     def _check(self) -> None:
-        if not all(0 <= count <= SEEDS for count in self.seeds.values()):
-            raise DataError(f"{self.name} has seeds = {self.seeds}; give each dataset a number up to {SEEDS}")
+        if not all(0 <= count <= MAX_SEEDS for count in self.seeds.values()):
+            raise DataError(f"{self.name} has seeds = {self.seeds}; give each dataset a number up to {MAX_SEEDS}")
         if wrong := [name for name in (*self.seeds, *self.backbones, *self.methods) if not _is_name(name)]:
-            raise DataError(f"{self.name} names {wrong[0]!r:.60}, which cannot be part of a file's name; use words")
+            raise DataError(f"{self.name} names {wrong[0]!r:.60}, which cannot be part of a file name; use words")
         size = len(self.seeds) * len(self.backbones) * len(self.methods) * max(self.seeds.values(), default=0)
-        if size > CELLS:
-            raise DataError(f"{self.name} has up to {size} cells; a plan has at most {CELLS}, split it")
-        for kind, asked, there in (
+        if size > MAX_CELLS:
+            raise DataError(f"{self.name} has up to {size} cells; a plan has at most {MAX_CELLS}, split it")
+        for kind, names, known in (
             ("method", {*self.where}, self.methods),
             ("dataset", {*chain.from_iterable(self.where.values())}, self.seeds),
         ):
-            if strange := sorted(asked - {*there}):
-                raise DataError(f"{self.name} has no {kind} {', '.join(strange)} that `where` names")
+            if unknown := sorted(names - {*known}):
+                raise DataError(f"{self.name} has no {kind} {', '.join(unknown)} that `where` names")
 
     def cells(self, only: Mapping[str, str] | None = None, seeds: int | None = None) -> list[Cell]:
-        """The cells of this table; `only` keeps those with these values, `seeds` bounds their number.
+        """The cells of this table, with the values in `only` and seeds below `seeds`.
 
         >>> [cell.name for cell in Plan.read("table2").cells({"dataset": "coauthor-physics", "method": "at"})]
         ['coauthor-physics-gat-at-0', 'coauthor-physics-gatv2-at-0', 'coauthor-physics-gt-at-0']
         """
         if seeds is not None and seeds < 1:
             raise SettingError(f"at most {seeds} seeds; give at least one")
-        every = found = [cell for line in self.lines() for cell in self.cells_of(*line)]
-        for part, wanted in (only or {}).items():
+        cells = selected = [cell for line in self.lines() for cell in self.cells_of(*line)]
+        for part, text in (only or {}).items():
+            values = text.split("+")
             if part not in Cell.__dataclass_fields__:
                 raise SettingError(f"a cell has no {part!r}; it has {', '.join(Cell.__dataclass_fields__)}")
-            there = {str(getattr(cell, part)) for cell in every}
-            if strange := [value for value in wanted.split("+") if value not in there]:
-                raise SettingError(f"no cell has the {part} {', '.join(strange)}; there is {', '.join(sorted(there))}")
-            found = [cell for cell in found if str(getattr(cell, part)) in wanted.split("+")]
-        return [cell for cell in found if seeds is None or cell.seed < seeds]
+            known = {str(getattr(cell, part)) for cell in cells}
+            if unknown := [value for value in values if value not in known]:
+                raise SettingError(f"no cell has the {part} {', '.join(unknown)}; there is {', '.join(sorted(known))}")
+            selected = [cell for cell in selected if str(getattr(cell, part)) in values]
+        return [cell for cell in selected if seeds is None or cell.seed < seeds]
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Of the table: dataset, backbone and method."""
-        every = product(self.seeds, self.backbones, self.methods)
-        return [line for line in every if line[0] in self.where.get(line[2], self.seeds)]
+        """The lines of the table: dataset, backbone and method."""
+        lines = product(self.seeds, self.backbones, self.methods)
+        return [line for line in lines if line[0] in self.where.get(line[2], self.seeds)]
 
     def cells_of(self, dataset: str, backbone: str, method: str) -> list[Cell]:
-        """Those of one line of the table, a cell for each seed; `method` may name a preset."""
+        """The cells of one line of the table, one per seed; `method` may be `name:preset`."""
         name, _, preset = method.partition(":")
         return [Cell(dataset, backbone, name, seed, preset or "default") for seed in range(self.seeds[dataset])]
 
 
 def _is_name(name: str) -> bool:
-    """Whether a cell may be kept in a file of this name: no folder, nothing hidden, not too long."""
+    """Whether a text can be part of a file name: no folder, not hidden, not too long."""
     return 0 < len(name) <= 60 and name.isprintable() and "/" not in name and not name.startswith(".")
 
 
 def plans() -> list[str]:
-    """The plans there are."""
+    """The names of the built-in plans."""
     folder = files("fgai.bench").joinpath("plans")
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))

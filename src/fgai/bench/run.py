@@ -1,4 +1,4 @@
-"""Running a plan: every cell that is not finished is trained, attacked, and kept."""
+"""Runs a plan: trains and attacks every unfinished cell, and saves its rows."""
 
 from __future__ import annotations
 
@@ -34,12 +34,18 @@ from fgai.seeding import seeded
 
 K = 10
 CERTIFIED_NAMES = (*(f"share_{radius:g}" for radius in CERTIFIED), "median_radius")
-REFINED = "vanilla"  # what a method that refines a trained model starts from
+PRETRAINED = "vanilla"  # the method of the model that a method with `needs_pretrained` starts from
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How cells run, the same for all: attacks by name, fewer epochs where a trial is meant, and on which device."""
+    """How to run all cells.
+
+    Attributes:
+        attacks: Names in `fgai.bench.cells.ATTACKS`.
+        epochs: Epochs of every method; its own default if None.
+        device: The device to train and attack on.
+    """
 
     attacks: tuple[str, ...] = tuple(ATTACKS)
     epochs: int | None = None
@@ -55,106 +61,118 @@ def run(
     only: Mapping[str, str] | None = None,
     seeds: int | None = None,
     settings: Settings = Settings(),  # noqa: B008, frozen
-    using: Sequence[str] = (),
+    modules: Sequence[str] = (),
     track: Track | None = None,
 ) -> list[Cell]:
-    """Run the cells of a plan that `folder` does not hold yet; those that ran are returned. A failure is a row, too.
+    """Run the cells of a plan that `folder` does not hold yet. A cell that fails is saved as a row with its error.
 
-    `using` names modules that register what the plan names, such as a method of your own; every worker imports them.
-    `track` is told the figures of each cell as it ends (`fgai.bench.tracking`).
+    Args:
+        plan: The plan.
+        folder: The folder of finished cells.
+        engine: A name in `fgai.bench.engines.ENGINES`.
+        workers: Number of processes; one per core by default.
+        only: Run only the cells with these fields, such as `{"dataset": "cora"}`.
+        seeds: Maximum number of seeds.
+        settings: Attacks, epochs and device.
+        modules: Modules that register what the plan names, such as your own method. Every worker imports them.
+        track: Called with the metrics of each cell that ends (`fgai.bench.tracking`).
+
+    Returns:
+        The cells that ran.
     """
-    for module in using:
+    for module in modules:
         import_from_cwd(module)
     _check(plan, settings)
     store = CellStore(folder)
-    wanted = [cell for cell in plan.cells(only, seeds) if not store.finished(cell, settings.attacks)]
-    work = partial(finish, store=store, settings=settings, using=tuple(using))
-    with progress(plan.name, len(wanted)) as advance:
-        for cell in ENGINES[engine](work, wanted, workers or default_workers()):
+    pending = [cell for cell in plan.cells(only, seeds) if not store.finished(cell, settings.attacks)]
+    work = partial(finish, store=store, settings=settings, modules=tuple(modules))
+    with progress(plan.name, len(pending)) as advance:
+        for cell in ENGINES[engine](work, pending, workers or default_workers()):
             rows = store.rows(cell)
             if track is not None:
-                track(cell.name, _figures(rows), cell.seed)
+                track(cell.name, _metrics(rows), cell.seed)
             advance(f"{cell.name} {'failed' if any(row.error for row in rows) else ''}")
-    return wanted
+    return pending
 
 
 def _check(plan: Plan, settings: Settings) -> None:
-    """Every column can be filled; said before anything runs."""
+    """Check before anything runs that every column can be filled."""
     metrics = (*METRICS, "seconds", "peak_mb", *CERTIFIED_NAMES)
-    for kind, asked, there in (
+    for kind, names, known in (
         ("metric", {column.metric for column in plan.columns}, metrics),
         ("attack", {column.attack for column in plan.columns}, ("none", *settings.attacks)),
     ):
-        if strange := sorted(asked - {*there}):
+        if unknown := sorted(names - {*known}):
             raise SettingError(
-                f"{plan.name} has a column of the {kind} {', '.join(strange)}; there is {', '.join(there)}"
+                f"{plan.name} has a column of the {kind} {', '.join(unknown)}; there is {', '.join(known)}"
             )
 
 
-def _figures(rows: Sequence[Row]) -> dict[str, float]:
-    known = {f"{row.attack}/{name}": value for row in rows for name, value in row.metrics.items()}
-    return {name: value for name, value in known.items() if value is not None}
+def _metrics(rows: Sequence[Row]) -> dict[str, float]:
+    """The metrics of all rows of a cell, by `attack/name`."""
+    values = {f"{row.attack}/{name}": value for row in rows for name, value in row.metrics.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def finish(cell: Cell, store: CellStore, settings: Settings, using: Sequence[str] = ()) -> None:
-    """Train and attack one cell and keep its rows, or the error that ended it."""
+def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[str] = ()) -> None:
+    """Train and attack one cell, and save its rows or the error that ended it."""
     if store.finished(cell, settings.attacks):
         return
-    for module in using:
+    for module in modules:
         import_from_cwd(module)
     try:
         rows = rows_of_cell(cell, store, settings)
     except Exception as error:
-        words = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
-        rows = [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, preset=cell.preset, error=words)]
+        message = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
+        rows = [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, preset=cell.preset, error=message)]
     store.put(cell, rows)
 
 
 def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[Row]:
-    """The rows of one cell: clean, with what the certificate says, and under every attack."""
+    """The rows of one cell: one for the clean graph, with certified shares, and one per attack."""
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
         data = placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
         model, method, seconds = trained(cell, data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
-        call = method.cleaned_call()  # an attack on a defence that cleans the graph includes the cleaning
+        call = saved.call_of(method)  # a defence is attacked through its own cleaning
         attacks = {name: ATTACKS[name] for name in settings.attacks}
         clean, *attacked = (
             replace(row, preset=cell.preset)
             for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, **about)
         )
-    proved = certified(read(model, data, call=call).explanation)
-    return [replace(clean, metrics={**clean.metrics, **proved}, settings=asdict(method), seconds=seconds), *attacked]
+    shares = certified(read(model, data, call=call).explanation)
+    return [replace(clean, metrics={**clean.metrics, **shares}, settings=asdict(method), seconds=seconds), *attacked]
 
 
 def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tuple[nn.Module, Any, float]:
-    """The model of a cell, the method that made it, and the seconds that took.
+    """The model of a cell, its method, and the seconds of training.
 
-    A method that refines starts from the vanilla model of the same seed, which is kept on a shelf.
+    A method with `needs_pretrained` starts from the vanilla model of the same seed, which is saved and used again.
     """
-    kind, shelf = METHODS[cell.method], store.folder / "models" / cell.name
+    model_dir = store.folder / "models" / cell.name
     changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
-    method = kind.preset(cell.preset, **changed)
-    if cell.method == REFINED and (shelf / "manifest.json").exists():
-        found = saved.load(shelf)
-        if found.manifest.get("method") == asdict(method) and "seconds" in found.manifest:
-            return found.model.to(settings.device), method, float(found.manifest["seconds"])
+    method = METHODS[cell.method].preset(cell.preset, **changed)
+    if cell.method == PRETRAINED and (model_dir / "manifest.json").exists():
+        loaded = saved.load(model_dir)
+        if loaded.manifest.get("method") == asdict(method) and "seconds" in loaded.manifest:
+            return loaded.model.to(settings.device), method, float(loaded.manifest["seconds"])
     model = backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
-    if kind.needs_pretrained:
-        model, *_ = trained(replace(cell, method=REFINED, preset="default"), data, store, settings)
+    if getattr(method, "needs_pretrained", False):
+        model, *_ = trained(replace(cell, method=PRETRAINED, preset="default"), data, store, settings)
     start = time.perf_counter()
     model = method.fit(model, data).model
     seconds = time.perf_counter() - start
-    if cell.method == REFINED:
+    if cell.method == PRETRAINED:
         about = {"data": cell.dataset, "method": asdict(method), "seed": cell.seed, "seconds": seconds}
-        saved.save(shelf, model, backbone=cell.backbone, **backbones.shape_for(data), **about)
+        saved.save(model_dir, model, backbone=cell.backbone, **backbones.shape_for(data), **about)
     return model, method, seconds
 
 
-def certified(look: Attention) -> dict[str, float | None]:
-    """The certified radii of the nodes with more than K neighbours: the others cannot lose a member."""
-    radius = certified_radius(look, K)[look.degree > K]
+def certified(attention: Attention) -> dict[str, float | None]:
+    """Certified shares and the median radius over nodes with more than K neighbours; the others keep their top K."""
+    radius = certified_radius(attention, K)[attention.degree > K]
     if len(radius) == 0:
         return {}
     shares = [certified_share(radius, size) for size in CERTIFIED]

@@ -1,4 +1,4 @@
-"""Tables of what was run, the paper's numbers beside ours, with the reasons where they differ."""
+"""Tables of the finished cells, with the values of the paper and the reasons why ours differ."""
 
 from __future__ import annotations
 
@@ -28,26 +28,35 @@ FORMATS: Registry[Callable[[Table], str]] = Registry("table format")
 
 
 def table_of(plan: Plan, folder: str | Path, *, beside_paper: bool = False) -> Table:
-    """The table of a plan from the cells in a folder; mean and deviation over seeds, a dash where nothing has run."""
+    """Make the table of a plan from the cells in a folder.
+
+    Args:
+        plan: The plan.
+        folder: The folder of finished cells.
+        beside_paper: Whether to add the values of the paper in brackets.
+
+    Returns:
+        Mean and deviation over seeds; a dash where no cell has run.
+    """
     store, body = CellStore(folder), []
     for dataset, backbone, method in plan.lines():
         rows = [row for cell in plan.cells_of(dataset, backbone, method) for row in store.rows(cell)]
         paper = ((plan.paper or {}).get(backbone, {}).get(method, {}).get(dataset, [])) if beside_paper else []
-        cells = [_figure(rows, column.metric, column.attack) for column in plan.columns]
-        told = [f" ({value:g})" if value is not None else "" for value in paper] + [""] * len(cells)
+        cells = [_format_metric(rows, column.metric, column.attack) for column in plan.columns]
+        reference = [f" ({value:g})" if value is not None else "" for value in paper] + [""] * len(cells)
         seeds = len({row.seed for row in rows if not row.error})
-        numbers = (ours + theirs for ours, theirs in zip(cells, told, strict=False))
+        numbers = (ours + theirs for ours, theirs in zip(cells, reference, strict=False))
         body.append((dataset, backbone, method, str(seeds), *numbers))
     head = ("dataset", "backbone", "method", "seeds", *(column.heading for column in plan.columns))
     notes = (*(("The paper's values are in brackets.",) if beside_paper else ()), *plan.notes)
     return Table(plan.title, head, tuple(body), notes)
 
 
-def _figure(rows: Sequence[Row], metric: str, attack: str) -> str:
-    """Mean and deviation over seeds of a metric, or of what the cell cost (`seconds`, `peak_mb`).
+def _format_metric(rows: Sequence[Row], metric: str, attack: str) -> str:
+    """Mean and deviation over seeds of a metric or a cost (`seconds`, `peak_mb`).
 
     >>> rows = [Row("cora", "gat", "at", seed, {"f1": value}) for seed, value in enumerate((0.5, 0.7))]
-    >>> _figure(rows, "f1", "none")
+    >>> _format_metric(rows, "f1", "none")
     '0.600 ± 0.141'
     """
     values = [
@@ -59,7 +68,7 @@ def _figure(rows: Sequence[Row], metric: str, attack: str) -> str:
 
 
 def spread(values: Sequence[float], digits: str = ".3f") -> str:
-    """Mean and deviation, or the one value there is, or a dash.
+    """Mean and deviation; the value itself if there is one; a dash if there is none.
 
     >>> spread([0.5, 0.7]), spread([0.5]), spread([])
     ('0.600 ± 0.141', '0.500', '-')
@@ -77,7 +86,7 @@ def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 @FORMATS.register("markdown")
 def markdown(table: Table) -> str:
-    """For READMEs.
+    """Markdown.
 
     >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
     >>> print(markdown(table))
@@ -97,15 +106,15 @@ def markdown(table: Table) -> str:
 
 @FORMATS.register("latex")
 def latex(table: Table) -> str:
-    r"""For papers; needs booktabs.
+    r"""LaTeX; needs the package booktabs.
 
     >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
     >>> print(latex(table).splitlines()[5])
     cora & gat & at & 0.8 $\pm$ 0.1 \\
     """
-    tidy = str.maketrans({"_": r"\_", "%": r"\%", "&": r"\&", "±": r"$\pm$"})
-    rows = "".join(" & ".join(part.translate(tidy) for part in line) + " \\\\\n" for line in table.body)
-    head = " & ".join(part.translate(tidy) for part in table.head)
+    escapes = str.maketrans({"_": r"\_", "%": r"\%", "&": r"\&", "±": r"$\pm$"})
+    rows = "".join(" & ".join(part.translate(escapes) for part in line) + " \\\\\n" for line in table.body)
+    head = " & ".join(part.translate(escapes) for part in table.head)
     columns = "l" * 3 + "r" * (len(table.head) - 3)
     return (
         f"% {table.title}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{rows}"
@@ -115,7 +124,7 @@ def latex(table: Table) -> str:
 
 @FORMATS.register("csv")
 def as_csv(table: Table) -> str:
-    """For spreadsheets.
+    """Comma-separated values.
 
     >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
     >>> as_csv(table).splitlines()

@@ -1,4 +1,4 @@
-"""Figures sent to where a team looks at them: one callable, behind it MLflow or TensorBoard."""
+"""Log the metrics of finished cells to MLflow or TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from pathlib import Path
 from fgai.errors import MissingExtraError
 from fgai.registry import Registry
 
-Track = Callable[[str, Mapping[str, float], int], None]  # of a run, figures by name, at a step
+Track = Callable[[str, Mapping[str, float], int], None]  # run, metrics by name, step
 TRACKERS: Registry[Callable[[Path], Track]] = Registry("tracker")
 
 
 def tracker(where: str) -> Track:
-    """`mlflow:FILE`, a SQLite file that `mlflow ui` opens, or `tensorboard:FOLDER`.
+    """Open a tracker.
+
+    Args:
+        where: `mlflow:FILE`, a SQLite file for `mlflow ui`, or `tensorboard:FOLDER`.
+
+    Returns:
+        A function that logs the metrics of a run at a step.
 
     >>> tracker("paper:notes")
     Traceback (most recent call last):
     fgai.errors.UnknownNameError: no tracker is called 'paper'; Registered: mlflow, tensorboard
     """
-    name, _, place = where.partition(":")
-    return TRACKERS[name](Path(place or name))
+    name, _, path = where.partition(":")
+    return TRACKERS[name](Path(path or name))
 
 
 @TRACKERS.register("mlflow")
@@ -34,14 +40,14 @@ def _mlflow(file: Path) -> Track:
     except ImportError as error:
         raise MissingExtraError(f"tracking to {file} needs MLflow; pip install 'fgai[track]'") from error
     client = MlflowClient(tracking_uri=f"sqlite:///{file}")
-    found = client.get_experiment_by_name("fgai")
-    experiment = client.create_experiment("fgai") if found is None else found.experiment_id
+    existing = client.get_experiment_by_name("fgai")
+    experiment = client.create_experiment("fgai") if existing is None else existing.experiment_id
     runs: dict[str, str] = {}
 
-    def track(run: str, figures: Mapping[str, float], step: int) -> None:
+    def track(run: str, metrics: Mapping[str, float], step: int) -> None:
         if run not in runs:
             runs[run] = client.create_run(experiment, run_name=run).info.run_id
-        for name, value in figures.items():
+        for name, value in metrics.items():
             client.log_metric(runs[run], name, value, step=step)
         client.set_terminated(runs[run])
 
@@ -63,9 +69,9 @@ def _tensorboard(folder: Path) -> Track:
     except ImportError as error:
         raise MissingExtraError(f"tracking to {folder} needs TensorBoard; pip install 'fgai[track]'") from error
 
-    def track(run: str, figures: Mapping[str, float], step: int) -> None:
+    def track(run: str, metrics: Mapping[str, float], step: int) -> None:
         with SummaryWriter(str(folder / run)) as writer:
-            for name, value in figures.items():
+            for name, value in metrics.items():
                 writer.add_scalar(name, value, step)
 
     return track

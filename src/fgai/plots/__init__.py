@@ -1,4 +1,4 @@
-"""Figures, with matplotlib (`pip install 'fgai[plots]'`): one function each, on what the library returns."""
+"""Figures with matplotlib (`pip install 'fgai[plots]'`), from what `audit`, `fit` and `bench` return."""
 
 from fgai.plots.canvas import format_of, save
 from fgai.plots.curves import certified_curves, f_curves, loss_terms

@@ -1,4 +1,4 @@
-"""What every figure is drawn on: matplotlib without its global state, shown by notebooks, written as SVG or PNG."""
+"""Figures without matplotlib's global state: displayed in notebooks, saved as SVG or PNG."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ FORMATS = (".svg", ".png")
 
 
 @cache
-def _kind() -> Any:
+def _figure_class() -> Any:
+    """A subclass of matplotlib's Figure that notebooks display as SVG."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("figures need matplotlib; install it with: pip install 'fgai[plots]'") from error
 
     class Drawing(Figure):
-        """A figure that notebooks show."""
+        """A figure that notebooks display."""
 
         def _repr_svg_(self) -> str:
-            return _written(self, "svg").decode()
+            return _render(self, "svg").decode()
 
     return Drawing
 
@@ -38,33 +39,33 @@ def canvas(rows: int, columns: int, width: float = 3.2, height: float = 3.0, **s
     >>> axes.shape, figure._repr_svg_().startswith("<?xml")
     ((1, 2), True)
     """
-    figure = _kind()(figsize=(width * columns, height * rows), layout="constrained")
+    figure = _figure_class()(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 
-def looks(panels: Mapping[str, Iterable[str]], **cycles: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """How each name is drawn in every panel that has it: a colour of its own, and the next of each cycle.
+def styles(panels: Mapping[str, Iterable[str]], **cycles: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """The plot style of each name, the same in all panels: its own colour, and the next value of each cycle.
 
-    >>> looks({"cora": ["gat"], "photo": ["gt", "gat"]}, linestyle=DASHES)["gt"]
+    >>> styles({"cora": ["gat"], "photo": ["gt", "gat"]}, linestyle=DASHES)["gt"]
     {'color': 'C1', 'linestyle': '--'}
     """
     names = dict.fromkeys(name for panel in panels.values() for name in panel)
     return {
-        name: {"color": f"C{i}", **{part: of[i % len(of)] for part, of in cycles.items()}}
+        name: {"color": f"C{i}", **{key: values[i % len(values)] for key, values in cycles.items()}}
         for i, name in enumerate(names)
     }
 
 
 def save(figure: Any, path: str | Path) -> None:
-    """Write a figure to `.svg` or `.png`; the same figure gives the same bytes."""
+    """Write a figure to `.svg` or `.png`. The same figure gives the same bytes."""
     path = Path(path)
-    content = _written(figure, format_of(path))
+    content = _render(figure, format_of(path))
     with atomic_write(path) as half:
         half.write_bytes(content)
 
 
 def format_of(path: Path) -> str:
-    """The format that the name of a file asks for.
+    """The format for the suffix of a file.
 
     >>> format_of(Path("curves.svg"))
     'svg'
@@ -72,11 +73,11 @@ def format_of(path: Path) -> str:
     return checked_suffix(path, FORMATS, "a figure").removeprefix(".")
 
 
-def _written(figure: Any, kind: str) -> bytes:
+def _render(figure: Any, kind: str) -> bytes:
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
-    about = {"Date": None} if kind == "svg" else None
+    metadata = {"Date": None} if kind == "svg" else None
     with rc_context({"svg.hashsalt": "fgai"}):
-        figure.savefig(buffer, format=kind, dpi=110, metadata=about)
+        figure.savefig(buffer, format=kind, dpi=110, metadata=metadata)
     return buffer.getvalue()

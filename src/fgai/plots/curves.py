@@ -7,14 +7,22 @@ from typing import Any
 
 from fgai.auditing.record import Curves
 from fgai.methods import Epoch
-from fgai.plots.canvas import DASHES, canvas, looks
+from fgai.plots.canvas import DASHES, canvas, styles
 
 MARKERS = "osD^v"
 DELETED = {"most": "F+, most attended first", "least": "F-, least attended first"}
 
 
 def f_curves(panels: Mapping[str, Mapping[str, Curves]]) -> Any:
-    """A column per backbone, F+ above F-; a colour and marker per method, solid on the clean graph, dashed attacked.
+    """Plot deletion curves: a column per backbone, F+ above F-.
+
+    Each method has a colour and a marker. Lines are solid for the clean graph and dashed for the attacked one.
+
+    Args:
+        panels: Curves by backbone and method.
+
+    Returns:
+        A matplotlib figure.
 
     >>> from fgai import audit, backbones, datasets, NodeInjection
     >>> data = datasets.load("synthetic")
@@ -23,26 +31,32 @@ def f_curves(panels: Mapping[str, Mapping[str, Curves]]) -> Any:
     ['gat', '']
     """
     figure, axes = canvas(2, len(panels), sharex=True, sharey=True)
-    drawn = looks(panels, marker=MARKERS, markersize=[4])
+    style = styles(panels, marker=MARKERS, markersize=[4])
     for column, (title, methods) in enumerate(panels.items()):
         axes[0][column].set_title(title)
         for axis, first in zip(axes[:, column], DELETED, strict=True):
             for name, curves in methods.items():
-                axis.plot(curves.shares, curves.clean[first], "-", **drawn[name])
-                axis.plot(curves.shares, curves.attacked[first], "--", **drawn[name])
+                axis.plot(curves.shares, curves.clean[first], "-", **style[name])
+                axis.plot(curves.shares, curves.attacked[first], "--", **style[name])
             axis.grid(alpha=0.3)
         axes[1][column].set_xlabel("share of edges deleted")
-    for axis, said in zip(axes[:, 0], DELETED.values(), strict=True):
-        axis.set_ylabel(f"{said}:\nshare still right")
-    for name, look in drawn.items():
-        axes[1][0].plot([], [], "-", label=name, **look)
+    for axis, label in zip(axes[:, 0], DELETED.values(), strict=True):
+        axis.set_ylabel(f"{label}:\nshare still right")
+    for name, line_style in style.items():
+        axes[1][0].plot([], [], "-", label=name, **line_style)
     axes[1][0].plot([], [], "--", color="gray", label="attacked")
     axes[1][0].legend(frameon=False, fontsize=8)
     return figure
 
 
 def loss_terms(histories: Mapping[str, Sequence[Epoch]]) -> Any:
-    """A panel per model: the terms of its loss, as weighted in the sum, by epoch.
+    """Plot the weighted terms of the loss by epoch, a panel per model.
+
+    Args:
+        histories: Epochs by model.
+
+    Returns:
+        A matplotlib figure.
 
     >>> figure = loss_terms({"gat": [Epoch(0, {"closeness": 0.5}, 0.9), Epoch(1, {"closeness": 0.2}, 0.9)]})
     >>> figure.axes[0].get_xlabel()
@@ -63,21 +77,27 @@ Curve = Sequence[tuple[float, float]]  # radius, share of nodes
 
 
 def certified_curves(panels: Mapping[str, Mapping[str, Curve]]) -> Any:
-    """A matplotlib figure: a panel per dataset, a line per model, told apart by dash as well as colour.
+    """Plot the certified share by radius: a panel per dataset, a line per model.
+
+    Args:
+        panels: Curves by dataset and model.
+
+    Returns:
+        A matplotlib figure.
 
     >>> figure = certified_curves({"cora": {"gat": [(0.01, 1.0), (0.1, 0.4)]}})
     >>> figure.axes[0].get_title()
     'cora'
     """
     figure, (axes,) = canvas(1, len(panels), sharey=True)
-    drawn = looks(panels, linestyle=DASHES)
+    style = styles(panels, linestyle=DASHES)
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, curve in curves.items():
-            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, **drawn[name])
+            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, **style[name])
         axis.set(title=title, xlabel="radius (l1, attention space)", xscale="log", ylim=(0, 1.02))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share of nodes whose\nwhole top 10 is certified")
-    for name, look in drawn.items():
-        axes[0].plot([], [], label=name, **look)
+    for name, line_style in style.items():
+        axes[0].plot([], [], label=name, **line_style)
     axes[0].legend(frameon=False)
     return figure

@@ -1,4 +1,4 @@
-"""One node's neighbourhood before and after the attack, model above model: as a map of weights, and as a star."""
+"""The neighbourhood of one node before and after the attack, a row per model: as a matrix, and as a star."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ STYLES = {"kept": ("-", 3.5), "lost": ("--", 2.5), "new": (":", 3.5), "other": (
 
 
 def attention_maps(reports: Mapping[str, AuditReport], node: int | None = None) -> Any:
-    """The weights among a node and its neighbours as a matrix, a row per node that looks.
+    """Plot the attention between a node and its neighbours as a matrix; rows are targets, columns are sources.
 
-    White is where no edge is, or where a weak one between neighbours was not kept. Injected nodes have a star. Without
-    `node`, the first that all reports keep.
+    Cells without an edge are white, as are weak edges between neighbours, which a report leaves out. Injected nodes
+    are marked with a star.
+
+    Args:
+        reports: Audits by model.
+        node: The node; by default, the first with a neighbourhood in all reports.
+
+    Returns:
+        A matplotlib figure.
     """
     node, views = _views(reports, node)
     order = [node, *sorted({other for view in views.values() for other in view.neighbours} - {node})]
     figure, axes = canvas(len(views), 2, 3.6, 3.4)
-    most = _most(views)
+    largest = _largest_weight(views)
     for row, (name, view) in zip(axes, views.items(), strict=True):
         for after, axis in enumerate(row):
-            shown = _matrix(view, order, after)
-            axis.imshow(shown, cmap="viridis_r", norm="log", vmin=most / 1e3, vmax=most)
+            matrix = _matrix(view, order, after)
+            axis.imshow(matrix, cmap="viridis_r", norm="log", vmin=largest / 1e3, vmax=largest)
             _label(axis, order, reports[name].graph["nodes"])
             axis.set_title(f"{name}, {WHEN[after]}")
         row[0].set_ylabel("looks")
@@ -39,19 +46,26 @@ def attention_maps(reports: Mapping[str, AuditReport], node: int | None = None) 
 
 
 def stars(reports: Mapping[str, AuditReport], node: int | None = None) -> Any:
-    """Where a node looks: its top 5 that are kept (solid), lost (dashed) and new (dotted), injected ones as diamonds.
+    """Plot the neighbours of a node as a star: top 5 kept (solid), lost (dashed) and new (dotted).
 
-    Without `node`, the first that all reports keep.
+    Injected nodes are diamonds.
+
+    Args:
+        reports: Audits by model.
+        node: The node; by default, the first with a neighbourhood in all reports.
+
+    Returns:
+        A matplotlib figure.
     """
     node, views = _views(reports, node)
     ring = sorted({other for view in views.values() for other in view.neighbours} - {node})
     angles = np.linspace(0, 2 * np.pi, len(ring), endpoint=False)
     places = dict(zip(ring, zip(np.sin(angles), np.cos(angles), strict=True), strict=True))
     figure, axes = canvas(len(views), 2, 3.2, 3.2)
-    most = _most(views)
+    largest = _largest_weight(views)
     for row, (name, view) in zip(axes, views.items(), strict=True):
         for after, axis in enumerate(row):
-            _star(axis, view, places, after, most, reports[name].graph["nodes"])
+            _star(axis, view, places, after, largest, reports[name].graph["nodes"])
             axis.set_title(f"{name}, {WHEN[after]}")
     _legend(figure, axes[0][0])
     return figure
@@ -59,28 +73,28 @@ def stars(reports: Mapping[str, AuditReport], node: int | None = None) -> Any:
 
 def _views(reports: Mapping[str, AuditReport], node: int | None) -> tuple[int, dict[str, Neighbourhood]]:
     """The neighbourhood of the node in every report."""
-    kept = [{view.node: view for view in report.views} for report in reports.values()]
-    shared = [view for view in kept[0] if all(view in views for views in kept)]
+    by_node = [{view.node: view for view in report.views} for report in reports.values()]
+    shared = [view for view in by_node[0] if all(view in views for views in by_node)]
     if node is None and shared:
         node = shared[0]
     if node is None or node not in shared:
         raise DataError(
-            f"node {node} is not in all of {', '.join(reports)}; they share {shared}: audit with watch=[...]"
+            f"node {node} is not in all of {', '.join(reports)}; they share {shared}; audit with show_nodes=[...]"
         )
-    return node, {name: views[node] for name, views in zip(reports, kept, strict=True)}
+    return node, {name: views[node] for name, views in zip(reports, by_node, strict=True)}
 
 
-def _most(views: Mapping[str, Neighbourhood]) -> float:
+def _largest_weight(views: Mapping[str, Neighbourhood]) -> float:
     return max(weight or 0.0 for view in views.values() for link in view.links for weight in link[2:]) or 1.0
 
 
 def _matrix(view: Neighbourhood, order: list[int], after: int) -> Any:
     place = {node: i for i, node in enumerate(order)}
-    shown = np.full((len(order), len(order)), np.nan)
+    matrix = np.full((len(order), len(order)), np.nan)
     for link in view.links:
         if (weight := link[2 + after]) is not None:
-            shown[place[link[1]], place[link[0]]] = max(weight, 1e-12)
-    return shown
+            matrix[place[link[1]], place[link[0]]] = max(weight, 1e-12)
+    return matrix
 
 
 def _label(axis: Any, order: list[int], own: int) -> None:
@@ -89,12 +103,12 @@ def _label(axis: Any, order: list[int], own: int) -> None:
     axis.set_yticks(range(len(order)), names, fontsize=6)
 
 
-def _star(axis: Any, view: Neighbourhood, places: Mapping[int, Any], after: int, most: float, own: int) -> None:
+def _star(axis: Any, view: Neighbourhood, places: Mapping[int, Any], after: int, largest: float, own: int) -> None:
     for source, target, *weights in view.links:
         if target == view.node != source and (weight := weights[after]) is not None:
             dash, width = STYLES[view.status(source)]
             x, y = places[source]
-            shade = 0.15 + 0.85 * max(0.0, 1 + np.log10(max(weight, 1e-12) / most) / 3)
+            shade = 0.15 + 0.85 * max(0.0, 1 + np.log10(max(weight, 1e-12) / largest) / 3)
             axis.plot([0, x], [0, y], dash, linewidth=width, color="tab:blue", alpha=shade)
             axis.plot(
                 x, y, "D" if source >= own else "o", color="tab:orange" if source >= own else "0.35", markersize=6

@@ -1,4 +1,4 @@
-"""One file to look at: an audit or a comparison as a self-contained HTML page."""
+"""An audit or a comparison as one self-contained HTML file."""
 
 from fgai.report.content import content
 from fgai.report.page import page, save

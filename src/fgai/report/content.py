@@ -1,4 +1,4 @@
-"""What the page shows, from audits, certificates and training histories, as plain data for the scripts."""
+"""The content of the HTML page as plain data: audits, certificates and training histories."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def chart(title: str, about: str, across: str, up: str, x: Sequence[float], **ki
 
 
 def line(label: str, y: Sequence[float], group: int, dashed: bool = False) -> dict[str, Any]:
-    """One series; those of a `group` share a colour, and dashes tell them apart within it."""
+    """One series. The series of a `group` share a colour and differ in their dashes."""
     return {"label": label, "y": y, "group": group, "dashed": dashed}
 
 
 def curve_charts(reports: Mapping[str, AuditReport]) -> list[Chart]:
     """F+ and F-, clean and attacked."""
-    made = []
+    charts = []
     for first, name, better in (("most", "F+", "lower"), ("least", "F-", "higher")):
         about = f"Answers still right after deleting the {first} attended edges; {better} is more faithful."
         x = next(iter(reports.values())).curves.shares
@@ -38,91 +38,103 @@ def curve_charts(reports: Mapping[str, AuditReport]) -> list[Chart]:
         for group, (model, report) in enumerate(reports.items()):
             series.append(line(f"{model}, clean", report.curves.clean[first], group))
             series.append(line(f"{model}, attacked", report.curves.attacked[first], group, dashed=True))
-        made.append(chart(name, about, "share of edges deleted", "share still right", x, series=series))
-    return made
+        charts.append(chart(name, about, "share of edges deleted", "share still right", x, series=series))
+    return charts
 
 
 def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Certificate]) -> list[Chart]:
-    """How many nodes keep their whole top k at a radius, whatever is done to the attention."""
-    words = ("radius (attention space)", "share of nodes certified")
+    """The share of nodes whose whole top k is certified, by radius."""
+    axes = ("radius (attention space)", "share of nodes certified")
     group = {name: place for place, name in enumerate(reports)}
-    series = [line(name, _at(report.certified), group[name]) for name, report in reports.items()]
+    series = [line(name, _values_at_radii(report.certified), group[name]) for name, report in reports.items()]
     about = f"Nodes whose whole top {TOP} no perturbation of this l1 size moves; exact."
-    made = [chart(f"Certified, top {TOP}", about, *words, CERTIFIED, log="x", series=series)]
+    charts = [chart(f"Certified, top {TOP}", about, *axes, CERTIFIED, log="x", series=series)]
     if all(report.guaranteed for report in reports.values()):
-        sure = [line(name, _at(report.guaranteed), group[name]) for name, report in reports.items()]
+        bounds = [line(name, _values_at_radii(report.guaranteed), group[name]) for name, report in reports.items()]
         about = f"The share of a node's top {TOP} that no perturbation of this l1 size moves, mean over nodes; exact."
-        made.append(chart("Certified overlap", about, words[0], f"V_{TOP} at least", CERTIFIED, log="x", series=sure))
+        charts.append(
+            chart("Certified overlap", about, axes[0], f"V_{TOP} at least", CERTIFIED, log="x", series=bounds)
+        )
     for k, norm in sorted({(proof.k, proof.norm) for proof in proofs.values()} - {(TOP, "l1")}):
-        these = {name: proof for name, proof in proofs.items() if (proof.k, proof.norm) == (k, norm)}
-        series = [line(name, [proof.share(r) for r in CERTIFIED], group[name]) for name, proof in these.items()]
+        selected = {name: proof for name, proof in proofs.items() if (proof.k, proof.norm) == (k, norm)}
+        series = [line(name, [proof.share(r) for r in CERTIFIED], group[name]) for name, proof in selected.items()]
         about = f"The same for the top {k} and {norm}, from the certificates."
-        made.append(chart(f"Certified, top {k}", about, *words, CERTIFIED, log="x", series=series))
-    return made
+        charts.append(chart(f"Certified, top {k}", about, *axes, CERTIFIED, log="x", series=series))
+    return charts
 
 
-def _at(shares: Mapping[str, float]) -> list[float]:
-    """The share at each radius that is drawn."""
+def _values_at_radii(shares: Mapping[str, float]) -> list[float]:
+    """The share at each radius of the chart."""
     return [shares.get(f"{radius:g}", math.nan) for radius in CERTIFIED]
 
 
 def history_charts(histories: Mapping[str, Sequence[Epoch]]) -> list[Chart]:
-    """The terms of the loss by epoch, a chart a model."""
-    made = []
+    """The terms of the loss by epoch, one chart per model."""
+    charts = []
     for model, history in histories.items():
         if history:
             terms = history[0].terms
             series = [line(t, [e.terms[t] for e in history], g, dashed=g % 2 == 1) for g, t in enumerate(terms)]
             x = [epoch.number for epoch in history]
-            made.append(
+            charts.append(
                 chart(f"Training of {model}", "Terms of the loss.", "epoch", "weighted term", x, log="y", series=series)
             )
-    return made
+    return charts
 
 
-SAID = 300  # characters of a text that is shown
+TEXT_LENGTH = 300  # maximum characters of a text on the page
 Histories = Mapping[str, Sequence[Epoch]]
 
 
 def content(
-    found: AuditReport | Comparison,
+    result: AuditReport | Comparison,
     certificates: Mapping[str, Certificate] | None = None,
     histories: Histories | None = None,
     about: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Everything the page shows, by the names of the models; `about` is what else should be known of its making."""
-    comparison = found if isinstance(found, Comparison) else Comparison({found.model: found}, {})
-    reports, proofs, past = comparison.reports, certificates or {}, histories or {}
-    if strangers := sorted({*proofs, *past} - {*reports}):
-        raise SettingError(f"certificates or histories name {strangers}, and the models are called {list(reports)}")
+    """Collect everything that the page shows.
+
+    Args:
+        result: An audit or a comparison.
+        certificates: Certificates by the names of the models.
+        histories: Training histories by the names of the models.
+        about: More lines of the provenance table, such as the data and the command.
+
+    Returns:
+        Values that JSON can hold.
+    """
+    comparison = result if isinstance(result, Comparison) else Comparison({result.model: result}, {})
+    reports, proofs, trainings = comparison.reports, certificates or {}, histories or {}
+    if unknown := sorted({*proofs, *trainings} - {*reports}):
+        raise SettingError(f"certificates or histories name {unknown}, and the models are called {list(reports)}")
     first = next(iter(reports.values()))
-    whole = {
+    values = {
         "title": " and ".join(reports),
         "attack": first.title.removeprefix(first.model).strip(),
         "models": list(reports),
         "nodes": first.graph["nodes"],
         "verdicts": [_verdict(name, report) for name, report in reports.items()],
         "tables": [_properties(comparison, proofs), _metrics(reports)],
-        "charts": [*curve_charts(reports), *certified_charts(reports, proofs), *history_charts(past)],
+        "charts": [*curve_charts(reports), *certified_charts(reports, proofs), *history_charts(trainings)],
         "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
         "views": {name: {str(v.node): vars(v) for v in report.views} for name, report in reports.items()},
-        "names": {node: said for report in reports.values() for node, said in report.names.items()},
+        "names": {node: name for report in reports.values() for node, name in report.names.items()},
         "provenance": _provenance(first, about or {}),
     }
-    return clipped(jsonable(whole))
+    return clip_texts(jsonable(values))
 
 
-def clipped(value: Any) -> Any:
-    """The same record with every text cut to `SAID` characters: a page repeats names hundreds of times.
+def clip_texts(value: Any) -> Any:
+    """Shorten all texts to `TEXT_LENGTH` characters: a page repeats names hundreds of times.
 
-    >>> len(clipped(["a" * 2_000])[0])
+    >>> len(clip_texts(["a" * 2_000])[0])
     300
     """
     if isinstance(value, dict):
-        return {clipped(name): clipped(part) for name, part in value.items()}
+        return {clip_texts(name): clip_texts(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [clipped(part) for part in value]
-    return value if not isinstance(value, str) or len(value) <= SAID else f"{value[: SAID - 1]}…"
+        return [clip_texts(part) for part in value]
+    return value if not isinstance(value, str) or len(value) <= TEXT_LENGTH else f"{value[: TEXT_LENGTH - 1]}…"
 
 
 def _verdict(name: str, report: AuditReport) -> dict[str, Any]:
@@ -130,11 +142,11 @@ def _verdict(name: str, report: AuditReport) -> dict[str, Any]:
 
 
 def _properties(comparison: Comparison, proofs: Mapping[str, Certificate]) -> dict[str, Any]:
-    """The four properties of a faithful explanation, model beside model: clean, under attack, and what is proved."""
+    """The four properties of a faithful explanation for all models: clean, attacked and proved."""
     first = next(iter(comparison.reports))
     rows: list[list[Any]] = []
     if len(comparison.reports) > 1:
-        similar, close = (_still(comparison, proofs, name) for name in ("similarity", "closeness"))
+        similar, close = (_agreement(comparison, proofs, name) for name in ("similarity", "closeness"))
         rows.append(["similarity", f"the explanation is still that of {first}: V_5", *similar])
         rows.append(["closeness", f"the answers are still those of {first}: TVD", *close])
     rows.append(["explanation", "it survives the attack: V_5", *_survival(comparison, proofs, "overlap", "beta2")])
@@ -147,10 +159,10 @@ def _properties(comparison: Comparison, proofs: Mapping[str, Certificate]) -> di
     return {"title": "The four properties", "head": ["property", "what it says", *heads], "rows": rows}
 
 
-def _still(comparison: Comparison, proofs: Mapping[str, Certificate], name: str) -> list[Any]:
-    """What was measured on the clean graph; no attack, and nothing to prove."""
+def _agreement(comparison: Comparison, proofs: Mapping[str, Certificate], name: str) -> list[Any]:
+    """Cells of a property that is measured on the clean graph only."""
     cells = []
-    for model, like in comparison.likeness.items():
+    for model, like in comparison.agreement.items():
         cells += [getattr(like, name), *[None] * (2 if model in proofs else 1)]
     return cells
 
@@ -168,21 +180,21 @@ def _scope(proof: Certificate) -> str:
 
 
 def _metrics(reports: Mapping[str, AuditReport]) -> dict[str, Any]:
-    """Every metric, clean and attacked, model beside model."""
+    """All metrics of all models, clean and attacked."""
     rows = []
     for metric in (name for name in METRICS if all(name in report.attacked for report in reports.values())):
         row: list[Any] = [metric, METRICS.about(metric)]
         for report in reports.values():
-            figure = report.attacked[metric]
-            spread = f" [{figure.low:.3g}, {figure.high:.3g}]" if report.seeds > 1 else ""
-            row += [report.clean[metric], f"{figure.mean:.4g}{spread}"]
+            value = report.attacked[metric]
+            spread = f" [{value.low:.3g}, {value.high:.3g}]" if report.seeds > 1 else ""
+            row += [report.clean[metric], f"{value.mean:.4g}{spread}"]
         rows.append(row)
     heads = [f"{name}, {when}" for name in reports for when in ("clean", "attacked: mean [95 %]")]
     return {"title": "Every metric", "head": ["metric", "what it is", *heads], "rows": rows}
 
 
 def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]]:
-    """What a reader needs to make it again."""
+    """What a reader needs to reproduce the report."""
     budget = {name: value for name, value in report.adversary.items() if name not in ("name", "seed")}
     return [
         ["adversary", str(report.adversary["name"])],

@@ -1,7 +1,7 @@
-"""The page: a plain record, our script and style, and two libraries, in one file that asks nobody for anything.
+"""The HTML page: data, scripts, styles and two libraries in one file that makes no network request.
 
-Values are JSON in a block that is never executed, and the script writes them as text. A Content-Security-Policy allows
-only the scripts and styles whose hashes it names, and no request at all.
+Values are JSON in a block that is never executed, and the scripts insert them as text. A Content-Security-Policy allows
+only scripts and styles with known hashes, and forbids all requests.
 """
 
 from __future__ import annotations
@@ -28,26 +28,43 @@ UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 def save(
     path: str | Path,
-    found: AuditReport | Comparison,
+    result: AuditReport | Comparison,
     *,
     certificates: Mapping[str, Certificate] | None = None,
     histories: Histories | None = None,
     about: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the page of an audit or a comparison; certificates and training histories go by the names of its models."""
-    made = page(content(found, certificates, histories, about))
+    """Write the HTML page of an audit or a comparison.
+
+    Args:
+        path: The file to write.
+        result: An audit or a comparison.
+        certificates: Certificates by the names of the models.
+        histories: Training histories by the names of the models.
+        about: More lines of the provenance table, such as the data and the command.
+
+    >>> import tempfile
+    >>> from fgai import audit, backbones, datasets, NodeInjection
+    >>> data = datasets.load("synthetic")
+    >>> report = audit(backbones.build("gat", data), data, NodeInjection(2, 5, steps=1), seeds=1, name="my GAT")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(Path(folder) / "audit.html", report)
+    ...     "my GAT" in (Path(folder) / "audit.html").read_text()
+    True
+    """
+    html = page(content(result, certificates, histories, about))
     with atomic_write(Path(path)) as half:
-        half.write_text(made, encoding="utf-8")
+        half.write_text(html, encoding="utf-8")
 
 
 @WRITERS.register(".html")
-def page_of(found: AuditReport | Comparison) -> str:
-    """A page to look at."""
-    return page(content(found))
+def html_of(result: AuditReport | Comparison) -> str:
+    """One HTML page."""
+    return page(content(result))
 
 
-def page(shown: Mapping[str, Any]) -> str:
-    """The HTML of what `content` made.
+def page(values: Mapping[str, Any]) -> str:
+    """The HTML of the data that `fgai.report.content` collects.
 
     >>> "<b>" in page({"title": "<b>"})
     False
@@ -58,21 +75,21 @@ def page(shown: Mapping[str, Any]) -> str:
     parts = {
         "policy": f"default-src 'none'; {policy}",
         "style": style,
-        "content": embedded({**shown, "libraries": LIBRARIES}),
+        "content": json_for_html({**values, "libraries": LIBRARIES}),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
-    return re.sub(r"\[\[(\w+)\]\]", lambda place: parts[place[1]], _asset("page.html"))
+    return re.sub(r"\[\[(\w+)\]\]", lambda match: parts[match[1]], _asset("page.html"))
 
 
-def embedded(value: Any) -> str:
-    r"""JSON that cannot end the block it stands in.
+def json_for_html(value: Any) -> str:
+    r"""JSON in which no character can end the surrounding HTML element.
 
-    >>> print(embedded("</script>"))
+    >>> print(json_for_html("</script>"))
     "\u003c/script\u003e"
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    for sign, safe in UNSAFE.items():
-        text = text.replace(sign, safe)
+    for character, escaped in UNSAFE.items():
+        text = text.replace(character, escaped)
     return text
 
 

@@ -1,0 +1,197 @@
+"""`fgai audit`, `fgai certify` and `fgai report`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from torch_geometric.data import Data
+
+from fgai import datasets, report, saved
+from fgai.adversaries import ADVERSARIES
+from fgai.auditing import audit as run_audit
+from fgai.auditing import compare
+from fgai.auditing.record import writer_for
+from fgai.backbones import BACKBONES
+from fgai.certificates import certify as run_certify
+from fgai.certificates.explanation import Norm
+from fgai.certificates.record import file_kind
+from fgai.cli.options import (
+    AdversaryName,
+    AdversarySettings,
+    AttackSeeds,
+    DataName,
+    Device,
+    Folder,
+    Gain,
+    Import,
+    Split,
+    UserModel,
+    Weights,
+    import_modules,
+    parse_settings,
+)
+from fgai.cli.shared import LoadedModel, load_graph, load_model, load_saved_model, load_user_model
+from fgai.devices import placed, resolve_device
+from fgai.errors import DataError
+from fgai.files import checked_suffix, try_output
+from fgai.metrics.explanation import TOP
+from fgai.settings import check_choice, check_numbers
+
+NORMS = get_args(Norm)
+
+
+def audit(
+    folder: Folder = None,
+    model: UserModel = "",
+    weights: Weights = None,
+    data: DataName = "",
+    adversary: AdversaryName = "node-injection",
+    settings: AdversarySettings = None,
+    gain: Gain = "cross-entropy",
+    seeds: AttackSeeds = 5,
+    split: Split = 0,
+    out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
+    modules: Import = None,
+    device: Device = "",
+) -> None:
+    """Attack a saved model or your own, and report whether its attention can be trusted."""
+    if out is not None:
+        writer_for(out)  # refuse before the attack
+        try_output(out)
+    import_modules(modules)
+    place, attack = resolve_device(device), _adversary(adversary, settings)
+    loaded = load_model(folder, model, weights)
+    graph = placed(loaded.graph(data, split), place)
+    result = run_audit(
+        loaded.model.to(place), graph, attack, gain=gain, seeds=seeds, call=loaded.call, name=loaded.name
+    )
+    if out is not None and out.suffix == ".html":
+        report.save(out, result, about=_provenance(loaded.data_name(data), graph))
+    elif out is not None:
+        result.save(out)
+    typer.echo(result.text())
+
+
+def certify(
+    folder: Folder = None,
+    vanilla: Annotated[Path | None, typer.Option(help="The folder of the model before `fgai fit`.")] = None,
+    model: UserModel = "",
+    weights: Weights = None,
+    data: DataName = "",
+    k: Annotated[int, typer.Option(help="Number of neighbours in an explanation.")] = 10,
+    radius: Annotated[float, typer.Option(help="Size of the attention perturbation, per node.")] = 0.05,
+    norm: Annotated[str, typer.Option(help="l1, l2 or linf.")] = "l1",
+    split: Split = 0,
+    out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
+    device: Device = "",
+) -> None:
+    """Prove what can be proved about an explanation: the four conditions, for every node, in attention space."""
+    _check_ball(norm, radius)
+    place = resolve_device(device)
+    if out is not None:
+        file_kind(out)  # refuse before the proof
+        try_output(out)
+    loaded = load_model(folder, model, weights)
+    graph = placed(loaded.graph(data, split), place)
+    before = None if vanilla is None else saved.load(vanilla).model.to(place)
+    norm_name: Any = norm
+    certificate = run_certify(loaded.model.to(place), graph, before, k, radius, norm=norm_name, call=loaded.call)
+    if out is not None:
+        certificate.save(out)
+    typer.echo(certificate.text())
+
+
+def write_report(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of models of one graph, the vanilla model first.")
+    ] = None,
+    model: UserModel = "",
+    weights: Weights = None,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    adversary: AdversaryName = "node-injection",
+    settings: AdversarySettings = None,
+    gain: Gain = "cross-entropy",
+    seeds: AttackSeeds = 5,
+    radius: Annotated[float, typer.Option(help="Radius of the certificate, in the l1 norm of attention.")] = 0.001,
+    node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood the file must contain.")] = None,
+    data: DataName = "",
+    split: Split = 0,
+    modules: Import = None,
+    device: Device = "",
+) -> None:
+    """Audit and certify models side by side, and write one HTML file."""
+    _check_ball("l1", radius)
+    place = resolve_device(device)
+    checked_suffix(out, (".html",), "a report of models side by side")
+    try_output(out)
+    import_modules(modules)
+    attack = _adversary(adversary, settings)
+    models = {one.title: one for one in _load_models(folders or [], model, weights)}
+    graph, about = _common_graph(models, data, split)
+    graph, nets = placed(graph, place), {name: one.model.to(place) for name, one in models.items()}
+    calls = {name: one.call for name, one in models.items()}
+    comparison = compare(nets, graph, attack, gain=gain, seeds=seeds, call=calls, show_nodes=node or ())
+    certificates = {name: run_certify(net, graph, k=TOP, radius=radius, call=calls[name]) for name, net in nets.items()}
+    report.save(
+        out,
+        comparison,
+        certificates=certificates,
+        histories={name: one.history for name, one in models.items()},
+        about={**about, **_weight_digests(models)},
+    )
+    typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
+
+
+def _adversary(name: str, settings: list[str] | None) -> Any:
+    """The adversary that the options describe."""
+    return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
+
+
+def _load_models(folders: list[Path], model: str, weights: Path | None) -> list[LoadedModel]:
+    """The models of a report, which must have different titles."""
+    loaded = [load_saved_model(folder) for folder in folders]
+    loaded += [load_user_model(model, weights)] if model else []
+    if not loaded:
+        raise DataError("which models? Give folders written by `fgai train`, or --model module:function")
+    titles = [one.title for one in loaded]
+    if len({*titles}) < len(titles):
+        raise DataError(f"these models are {', '.join(titles)}; a report compares models that differ")
+    return loaded
+
+
+def _common_graph(models: dict[str, LoadedModel], data: str, split: int) -> tuple[Data, dict[str, str]]:
+    """The one graph of the models of a report, with the inputs of all backbones, and its provenance.
+
+    A user's own model takes the graph and the split of the saved ones.
+    """
+    trained = [one for one in models.values() if one.saved is not None] or list(models.values())
+    origins = {(one.data_name(data), one.split(split)) for one in trained}
+    if len(origins) > 1:
+        raise DataError(
+            f"{', '.join(models)} were trained on {sorted(origins)}; a report compares models of one dataset and split"
+        )
+    name, seed = origins.pop()
+    graph = load_graph(name, seed)
+    for backbone in dict.fromkeys(one.saved.backbone for one in trained if one.saved is not None):
+        graph = BACKBONES[backbone].prepare(datasets.compact(graph))
+    return graph, {"split seed": str(seed), **_provenance(name, graph)}
+
+
+def _weight_digests(models: dict[str, LoadedModel]) -> dict[str, str]:
+    digests = {name: one.saved.manifest["weights_sha256"] for name, one in models.items() if one.saved is not None}
+    return {f"weights of {name}": str(digest) for name, digest in digests.items()}
+
+
+def _provenance(name: str, graph: Data) -> dict[str, str]:
+    """The data and the command of a report."""
+    command = shlex.join(["fgai", *sys.argv[1:]])
+    return {"data": name, "data sha256": datasets.fingerprint(graph), "command": command}
+
+
+def _check_ball(norm: str, radius: float) -> None:
+    check_choice(NORMS, norm=norm)
+    check_numbers(0, radius=radius)

@@ -1,0 +1,99 @@
+"""Options that several commands share, and the parsing of `key=value` settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from fgai.errors import DataError, SettingError
+from fgai.records import checked_value
+from fgai.registry import import_from_cwd
+
+DataName = Annotated[str, typer.Option("--data", help="A dataset of `fgai ls`, or your own: module:function.")]
+Folder = Annotated[Path | None, typer.Argument(help="A folder written by `fgai train` or `fgai fit`.")]
+UserModel = Annotated[str, typer.Option("--model", help="Your own model: module:function that returns it.")]
+Weights = Annotated[Path | None, typer.Option(help="The weights of your own model, a safetensors file.")]
+Seed = Annotated[int, typer.Option(help="Seed of the split, the initial weights and the dropout.")]
+Split = Annotated[int, typer.Option(help="Seed of the split, for a model without a manifest.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
+Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs; the method's default if not given.")]
+AdversaryName = Annotated[str, typer.Option("--adversary", help="An adversary of `fgai ls`.")]
+Gain = Annotated[str, typer.Option(help="What the attack maximises: a gain of `fgai ls`.")]
+AttackSeeds = Annotated[int, typer.Option("--seeds", help="Number of attacks, with the seeds 0, 1, ...")]
+AdversarySettings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the adversary, such as nodes=20; repeat for more.")
+]
+MethodSettings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the method, such as lr=0.005; repeat for more.")
+]
+Import = Annotated[list[str] | None, typer.Option("--import", help="A module that registers your own entries.")]
+
+
+def import_modules(modules: Sequence[str] | None) -> None:
+    """Import modules, installed or in the current folder, so that the entries they register are known."""
+    for module in modules or ():
+        import_from_cwd(module)
+
+
+def parse_pairs(option: str, pairs: Sequence[str] | None, example: str) -> dict[str, str]:
+    """Split `field=value` strings.
+
+    >>> parse_pairs("--only", ["dataset=cora", "seed=0+1"], "dataset=cora")
+    {'dataset': 'cora', 'seed': '0+1'}
+    """
+    pairs = pairs or ()
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise SettingError(f"{option} {wrong[0]} has no value; give field=value, such as {example}")
+    values = dict(pair.split("=", 1) for pair in pairs)
+    if len(values) < len(pairs):
+        raise SettingError(f"{option} names a field twice in {' '.join(pairs)}; give each once, such as {example}")
+    return values
+
+
+def parse_settings(kind: type[Any], name: str, pairs: Sequence[str] | None) -> dict[str, Any]:
+    """Parse `--set field=value` strings into arguments of a dataclass, and check them against its annotations.
+
+    Values are JSON or plain words; `20,40` is a list.
+
+    >>> from fgai.adversaries import AttackEnsemble, NodeInjection
+    >>> parse_settings(NodeInjection, "node-injection", ["nodes=5", "step=0.2", "box=-1,1"])
+    {'nodes': 5, 'step': 0.2, 'box': (-1.0, 1.0)}
+    >>> parse_settings(AttackEnsemble, "strongest", ["edges=20,40"])
+    {'edges': (20, 40)}
+    >>> parse_settings(NodeInjection, "node-injection", ["nodes=many"])
+    Traceback (most recent call last):
+    fgai.errors.SettingError: --set nodes=many: it is 'many', and int is needed; `nodes` of node-injection is int
+    """
+    annotations, known = get_type_hints(kind), [field.name for field in fields(kind) if field.init]
+    settings = {}
+    for field, text in parse_pairs("--set", pairs, "nodes=20").items():
+        if field not in known:
+            raise SettingError(f"--set {field}={text}: {name} has no setting {field!r}; it has {', '.join(known)}")
+        written = f"--set {field}={text}"[:200]
+        remedy = f"`{field}` of {name} is {_type_name(annotations[field])}"
+        try:
+            settings[field] = checked_value(annotations[field], _parse_value(text), written, remedy)
+        except DataError as error:
+            raise SettingError(str(error)) from error
+        except OverflowError as error:
+            raise SettingError(f"{written}: the number is too large; {remedy}") from error
+    return settings
+
+
+def _parse_value(text: str) -> Any:
+    """The value of a JSON literal or a comma-separated list of them, otherwise the text itself."""
+    for candidate in (text, f"[{text}]" if "," in text else text):
+        try:
+            return json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+    return text
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

@@ -1,0 +1,145 @@
+"""What several commands need: errors as sentences, and loading of models and graphs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai import datasets, saved
+from fgai.backbones import BACKBONES
+from fgai.datasets import DATASETS
+from fgai.errors import DataError, FGAIError, SettingError
+from fgai.methods import Epoch
+from fgai.reading import Call
+from fgai.registry import import_from_cwd
+
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")  # as torch words it
+
+
+@contextmanager
+def errors_in_words() -> Iterator[None]:
+    """Print expected errors as one sentence without a stack trace, and exit with code 2.
+
+    Expected are `FGAIError`, errors of the file system, and lack of memory. Anything else is a bug and is raised.
+    """
+    try:
+        yield
+    except (FGAIError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, BrokenPipeError) or (sentence := _error_sentence(error)) is None:
+            raise
+        Console(stderr=True).print(f"[red]fgai:[/red] {escape(sentence)}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+def _error_sentence(error: Exception) -> str | None:
+    """The sentence of an expected error, or None."""
+    if isinstance(error, FGAIError):
+        return str(error)
+    if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
+        return f"there is not enough memory ({str(error)[:200] or 'MemoryError'}); use a smaller graph, or --batch"
+    if isinstance(error, OSError):
+        return f"the system refused ({error}); check the permissions and the free space of that path"
+    return None
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model from a folder or from the user's own code; `saved` is None for the latter."""
+
+    model: nn.Module
+    name: str
+    saved: saved.Saved | None = None
+
+    @property
+    def call(self) -> Call | None:
+        """How to call the model, if not by its signature."""
+        return None if self.saved is None else self.saved.call
+
+    @property
+    def title(self) -> str:
+        """Its name in a comparison."""
+        return self.name if self.saved is None else self.saved.title
+
+    @property
+    def history(self) -> tuple[Epoch, ...]:
+        """The epochs of its training, as far as they are known."""
+        return () if self.saved is None else self.saved.history
+
+    def split(self, default: int) -> int:
+        """The seed of the split it was trained on."""
+        return default if self.saved is None else int(self.saved.manifest.get("seed", default))
+
+    def data_name(self, data: str) -> str:
+        """The name of its graph: `data`, or the dataset in its manifest.
+
+        A manifest may come from a stranger, so it may only name a dataset, never code to run.
+        """
+        if data:
+            return data
+        if self.saved is None:
+            raise DataError("which graph? Give --data, a dataset of `fgai ls` or your own module:function")
+        name = str(self.saved.manifest.get("data", ""))
+        if name not in DATASETS:
+            raise DataError(
+                f"this model was trained on {name or 'a graph without a name'}, which is not a dataset of `fgai ls`; "
+                "give --data, a dataset of `fgai ls` or a module:function that you trust"
+            )
+        return name
+
+    def graph(self, data: str, split: int) -> Data:
+        """Its graph, with all inputs of its backbone."""
+        name, seed = self.data_name(data), self.split(split)
+        return load_graph(name, seed) if self.saved is None else prepare_graph(self.saved.backbone, name, seed)
+
+
+def load_model(folder: Path | None, model: str, weights: Path | None) -> LoadedModel:
+    """Load the model that a command names: a folder, or `--model` with `--weights`."""
+    if folder is not None and (model or weights):
+        raise SettingError(f"{folder} and --model or --weights name two models; give one of them")
+    if model:
+        return load_user_model(model, weights)
+    if folder is None:
+        raise DataError("which model? Give a folder written by `fgai train`, or --model module:function")
+    return load_saved_model(folder)
+
+
+def load_saved_model(folder: Path) -> LoadedModel:
+    """Load a model that `fgai train` or `fgai fit` wrote."""
+    loaded = saved.load(folder)
+    return LoadedModel(loaded.model, str(folder), loaded)
+
+
+def load_user_model(source: str, weights: Path | None) -> LoadedModel:
+    """Build a user's own model with `module:function`, and load its weights from a safetensors file."""
+    model = _call_function(source)
+    return LoadedModel(model if weights is None else saved.load_weights(model, weights), source)
+
+
+def load_graph(name: str, seed: int) -> Data:
+    """Load a dataset with the split of `seed`, or build a graph with `module:function`."""
+    return _call_function(name) if ":" in name else datasets.load(name, seed=seed)
+
+
+def prepare_graph(backbone: str, name: str, seed: int) -> Data:
+    """Load a graph and add the inputs that a backbone needs."""
+    prepare = BACKBONES[backbone].prepare
+    return prepare(datasets.compact(load_graph(name, seed)))
+
+
+def _call_function(source: str) -> Any:
+    """The result of `module:function`; the module may be in the current folder."""
+    module, _, name = source.partition(":")
+    try:
+        function = getattr(import_from_cwd(module), name)
+    except AttributeError as error:
+        raise DataError(f"{source}: {error}; give module:function") from error
+    return function()

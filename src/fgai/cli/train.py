@@ -1,0 +1,239 @@
+"""`fgai train`, `fgai fit` and `fgai convert`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from torch_geometric.data import Data
+
+from fgai import datasets, saved
+from fgai.backbones import BACKBONES, build, shape_for
+from fgai.cli.options import (
+    DataName,
+    Device,
+    Epochs,
+    Folder,
+    Import,
+    MethodSettings,
+    Seed,
+    Split,
+    UserModel,
+    Weights,
+    import_modules,
+    parse_pairs,
+    parse_settings,
+)
+from fgai.cli.shared import LoadedModel, load_graph, load_model, prepare_graph
+from fgai.devices import device_of_rank, placed, resolve_device
+from fgai.distributed import launch, rank
+from fgai.errors import DataError, SettingError
+from fgai.files import try_output
+from fgai.large import DiskGraph, convert_edge_list
+from fgai.large import convert as convert_graph
+from fgai.large.fitting import BATCH, dataset_name, f1_on_test, fit_graph
+from fgai.large.store import MANIFEST
+from fgai.methods import METHODS
+
+
+def train(
+    data: DataName,
+    out: Annotated[Path, typer.Option(help="The folder to write the model to.")],
+    backbone: Annotated[str, typer.Option(help=f"{', '.join(BACKBONES)}.")] = "gat",
+    method: Annotated[str, typer.Option(help="A method of `fgai ls` that trains from scratch.")] = "vanilla",
+    settings: MethodSettings = None,
+    seed: Seed = 0,
+    epochs: Epochs = None,
+    modules: Import = None,
+    device: Device = "",
+) -> None:
+    """Train a backbone on a dataset and save it: weights.safetensors and manifest.json."""
+    try_output(out, folder=True)  # refuse before the training
+    import_modules(modules)
+    place = resolve_device(device)
+    trainer = _method(method, "default", settings, epochs, seed)
+    if getattr(trainer, "needs_pretrained", False):
+        raise SettingError(f"{method} starts from a trained model; run `fgai train`, then `fgai fit --method {method}`")
+    graph = placed(prepare_graph(backbone, data, seed), place)
+    run = trainer.fit(build(backbone, graph, seed=seed).to(place), graph)
+    f1 = f1_on_test(run.model, graph, call=saved.call_of(trainer))
+    saved.save(
+        out,
+        run.model,
+        backbone=backbone,
+        **shape_for(graph),
+        data=data,
+        data_sha256=datasets.fingerprint(graph),
+        method={"name": method, **asdict(trainer)},
+        seed=seed,
+        **saved.fit_entries(run, f1),
+    )
+    typer.echo(f"{backbone} on {data}, seed {seed}: test micro-F1 {f1:.3f}, saved in {out}")
+
+
+@dataclass(frozen=True)
+class _FitJob:
+    """The options of `fgai fit`, as each rank gets them."""
+
+    folder: Path | None
+    model: str
+    weights: Path | None
+    data: str
+    split: int
+    out: Path
+    method: str
+    preset: str
+    settings: tuple[str, ...]
+    epochs: int | None
+    checkpoint: Path | None
+    batch: int
+    fanout: tuple[int, ...]
+    modules: tuple[str, ...]
+    device: str
+
+
+def fit(
+    out: Annotated[Path, typer.Option(help="The folder to write the new model to.")],
+    folder: Folder = None,
+    model: UserModel = "",
+    weights: Weights = None,
+    data: Annotated[str, typer.Option("--data", help="Another graph: a dataset, or a folder of `fgai convert`.")] = "",
+    method: Annotated[str, typer.Option(help="A method of `fgai ls`.")] = "fgai",
+    preset: Annotated[str, typer.Option(help="A preset of the method; fgai has default, links, paper, released.")] = (
+        "default"
+    ),
+    settings: MethodSettings = None,
+    epochs: Epochs = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="A file from which a killed run continues.")] = None,
+    batch: Annotated[int, typer.Option(help="Seed nodes per batch and process; 0 trains on the whole graph.")] = 0,
+    fanout: Annotated[str, typer.Option(help="Neighbours that a batch samples at each hop.")] = "10,10",
+    ranks: Annotated[int, typer.Option(help="Training processes; crashed ones restart.")] = 1,
+    split: Split = 0,
+    modules: Import = None,
+    device: Device = "",
+) -> None:
+    """Re-train a model from its weights, by default with FGAI, and save it as a model of the same kind."""
+    try_output(out, folder=True)
+    if checkpoint is not None:
+        try_output(checkpoint)
+    import_modules(modules)
+    resolve_device(device)
+    if ranks > 1:
+        checkpoint, batch = checkpoint or out.with_name(f"{out.name}.run"), batch or BATCH
+    job = _FitJob(
+        folder=folder,
+        model=model,
+        weights=weights,
+        data=data,
+        split=split,
+        out=out,
+        method=method,
+        preset=preset,
+        settings=tuple(settings or ()),
+        epochs=epochs,
+        checkpoint=checkpoint,
+        batch=batch,
+        fanout=_parse_fanout(fanout),
+        modules=tuple(modules or ()),
+        device=device,
+    )
+    _load_for_fit(job)  # raises here once, and not in each rank
+    if ranks > 1:
+        launch(_run_fit, job, ranks=ranks)
+    else:
+        _run_fit(job)()
+
+
+def _load_for_fit(job: _FitJob) -> tuple[LoadedModel, Any]:
+    """The model and the method of a job, if the result can be saved."""
+    loaded = load_model(job.folder, job.model, job.weights)
+    method = _method(job.method, job.preset, job.settings, job.epochs, loaded.split(job.split))
+    if loaded.saved is not None and loaded.saved.has_preprocessing:
+        raise DataError(f"{loaded.name} was trained with {loaded.title}, which preprocesses its input; give another")
+    if loaded.saved is None and saved.has_preprocessing(method):
+        raise SettingError(
+            f"{job.method} preprocesses the input of a model, which your own weights file does not record; "
+            "use it from Python, or take another method"
+        )
+    return loaded, method
+
+
+def _run_fit(job: _FitJob) -> Callable[[], None]:
+    """Fit on each rank; the returned function runs after the process group has ended, and saves on the first rank."""
+    import_modules(job.modules)
+    loaded, method = _load_for_fit(job)
+    seed, place = loaded.split(job.split), device_of_rank(resolve_device(job.device))
+    data = loaded.data_name(job.data)
+    on_disk = (Path(data) / MANIFEST).exists()
+    graph = DiskGraph(data) if on_disk else loaded.graph(job.data, job.split)
+    run = fit_graph(
+        method, loaded.model.to(place), graph, batch=job.batch, fanout=job.fanout, checkpoint=job.checkpoint
+    )
+    is_first = rank() == 0
+
+    def save() -> None:
+        if is_first:
+            f1 = f1_on_test(run.model, graph, call=saved.call_of(method))
+            entries = {
+                "data": dataset_name(graph, data, seed),
+                "data_sha256": datasets.fingerprint(graph) if isinstance(graph, Data) else "",
+                "method": {"name": job.method, "preset": job.preset, **asdict(method)},
+                "seed": seed,
+                **saved.fit_entries(run, f1),
+            }
+            if loaded.saved is None:
+                saved.save_user_model(job.out, run.model, source=loaded.name, **entries)
+            else:
+                saved.save(job.out, run.model, **loaded.saved.shape, **entries)
+            typer.echo(_summary(loaded, job, data, f1))
+
+    return save
+
+
+def _summary(loaded: LoadedModel, job: _FitJob, data: str, f1: float) -> str:
+    """One line about a finished fit."""
+    name = loaded.name if loaded.saved is None else loaded.saved.backbone
+    before = None if loaded.saved is None else loaded.saved.manifest.get("metrics", {}).get("f1")
+    score = "" if math.isnan(f1) else f"test micro-F1 {f1:.3f}{'' if before is None else f' ({before:.3f} before)'}, "
+    return f"{name} on {data}, {job.method}: {score}saved in {job.out}"
+
+
+def _method(name: str, preset: str, settings: Any, epochs: int | None, seed: int) -> Any:
+    """The method that the options describe."""
+    changed = parse_settings(METHODS[name], name, settings) | ({} if epochs is None else {"epochs": epochs})
+    return METHODS[name].preset(preset, **{"seed": seed, **changed})
+
+
+def _parse_fanout(fanout: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in fanout.split(","))
+    except ValueError as error:
+        raise SettingError(f"--fanout {fanout} is not a list of numbers; give one per hop, such as 10,10") from error
+
+
+def convert(
+    graph: Annotated[
+        str, typer.Argument(help="A dataset, module:function, or a file of edges: text with two ids a line, or .npy.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    array: Annotated[list[str] | None, typer.Option(help="name=file.npy with one row per node, for a file.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes, for a file.")] = None,
+    split: Annotated[int, typer.Option(help="Seed of the split, for a dataset.")] = 0,
+    backbone: Annotated[str, typer.Option(help="Also write the inputs that this backbone needs, as gt does.")] = "",
+) -> None:
+    """Write a graph to disk, so that features and edges need not fit into memory."""
+    if out.exists():
+        raise DataError(f"{out} exists already; give a new folder, or remove that one")
+    try_output(out, folder=True)
+    if Path(graph).is_file():
+        store = convert_edge_list(graph, out, parse_pairs("--array", array, "x=features.npy"), nodes)
+    else:
+        data = load_graph(graph, split)
+        data = BACKBONES[backbone].prepare(data) if backbone else data
+        store = convert_graph(data, out, origin={"data": graph, "seed": split})
+    arrays = f" with {', '.join(store.names)}" if store.names else ""
+    typer.echo(f"{store.num_nodes:,} nodes and {store.num_edges:,} edges{arrays} in {out}")
