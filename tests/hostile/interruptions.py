@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from fgai import cli, saved
 from fgai import distributed as launch
 from fgai.bench.results import read_rows
 from fgai.bench.run import Settings
+from fgai.cli import bench
 from fgai.errors import FGAIError
 from fgai.large import DiskGraph
+from loose import loose
 
 FAST = Settings(("injection-20x20",), epochs=2)
 LONGEST = 120.0  # seconds, after which a command hangs
@@ -137,7 +139,8 @@ def _quick() -> None:
     """Few epochs and one attack in the bench; ranks are forks as well."""
     plain: Any = launch.LaunchConfig
     launch.LaunchConfig = lambda **given: plain(**{**given, "start_method": "fork"})
-    cli.run_plan = partial(cli.run_plan, settings=FAST)
+    run_plan: Any = bench.run_plan
+    loose(bench).run_plan = lambda *args, **given: run_plan(*args, **{**given, "settings": FAST})
 
 
 def ended(child: int, seconds: float) -> int | None:

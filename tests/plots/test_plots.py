@@ -142,7 +142,7 @@ def test_a_figure_shows_itself_in_a_notebook():
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    canvas._kind.cache_clear()
+    canvas._figure_class.cache_clear()
     with pytest.raises(MissingExtraError, match=r"fgai\[plots\]"):
         plots.certified_curves({"cora": {"gat": [(0.01, 1.0)]}})
 
