@@ -13,8 +13,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai import FGAI, NodeInjection, backbones
-from fgai import distributed as ranks
+from fgai import FGAI, NodeInjection, backbones, distributed
 from fgai.backbones import base, gat
 from fgai.calling import call_by_signature
 from fgai.graph import require
@@ -108,7 +107,7 @@ class Memory:
 def opened(folder: Path, nodes: int, batch: int, fanout: tuple[int, ...], count: int) -> Timed:
     """So many batches around random seeds."""
     store = DiskGraph(folder / f"{nodes}")
-    wanted = (count + 2) * batch * ranks.world_size()
+    wanted = (count + 2) * batch * distributed.world_size()
     seeds = torch.randint(nodes, (2 * wanted,), generator=torch.Generator().manual_seed(0)).unique()
     seeds = seeds[torch.randperm(len(seeds), generator=torch.Generator().manual_seed(1))[:wanted]]
     return Timed(Loader(store, fanout, batch=min(batch, len(seeds) // (count + 2)), seed_nodes=seeds), count)

@@ -25,8 +25,7 @@ import typer
 from scipy.optimize import nnls
 
 from batch_runs import QUICK, Memory, Pieces, faithful, model_for_all, opened, plain, sampling
-from fgai import FGAI, datasets, read, saved
-from fgai import distributed as ranks
+from fgai import FGAI, datasets, distributed, read, saved
 from fgai.bench.cells import ATTACKS
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore as Cells
@@ -234,8 +233,8 @@ def one_rank(folder: Path, nodes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     batches = opened(folder, nodes, BATCH, FANOUT, count)
     FGAI(epochs=1, adversary=QUICK).fit(model_for_all(), batches)
-    speed = ranks.all_reduce(torch.tensor([batches.seeds / batches.wall, batches.seeds / batches.cpu]))
-    if ranks.rank() == 0:
+    speed = distributed.all_reduce(torch.tensor([batches.seeds / batches.wall, batches.seeds / batches.cpu]))
+    if distributed.rank() == 0:
         out.write_text(json.dumps(speed.tolist()))
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fgai import FGAI, NodeInjection, datasets
-from fgai import distributed as ranks
+from fgai import FGAI, NodeInjection, datasets, distributed
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
@@ -37,7 +36,7 @@ def told(fit):
 
 def fit_here(folder):
     """Fit, and write what this rank came to."""
-    (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(told(fitted())))
+    (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(told(fitted())))
 
 
 class Killed(Loader):
@@ -45,7 +44,7 @@ class Killed(Loader):
 
     def set_epoch(self, epoch):
         mark = Path(os.environ["FGAI_TEST_MARK"])
-        if epoch == 2 and ranks.rank() == 1 and not mark.exists():
+        if epoch == 2 and distributed.rank() == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         super().set_epoch(epoch)
@@ -54,13 +53,13 @@ class Killed(Loader):
 def fit_and_die(folder):
     """The same, but one rank is killed in the middle."""
     fit = fitted(checkpoint=Path(folder) / "run", loader=Killed(DATA, (5, 5), batch=50))
-    (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(told(fit)))
+    (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(told(fit)))
 
 
 def audit_here(folder):
     """Each rank audits its share; all say the same."""
     found = audit_batches(build("gat", DATA), full_neighbour_loader(DATA, 2, batch=64), ATTACK)
-    (Path(folder) / f"{ranks.rank()}.json").write_text(json.dumps(dict(found.clean)))
+    (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(dict(found.clean)))
 
 
 def refuse():

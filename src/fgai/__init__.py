@@ -2,9 +2,7 @@
 
 from importlib.metadata import version
 
-from fgai import adversaries as adversary
-from fgai import backbones, datasets, methods, metrics, plots, report, saved
-from fgai import large as scale
+from fgai import adversaries, backbones, datasets, large, methods, metrics, plots, report, saved
 from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation
 from fgai.attention import Attention
 from fgai.auditing import AuditReport, Comparison, audit, compare
@@ -41,12 +39,13 @@ __all__ = [
     "Vanilla",
     "__version__",
     "accelerated",
-    "adversary",
+    "adversaries",
     "audit",
     "backbones",
     "certify",
     "compare",
     "datasets",
+    "large",
     "methods",
     "metrics",
     "open_reader",
@@ -54,5 +53,4 @@ __all__ = [
     "read",
     "report",
     "saved",
-    "scale",
 ]

@@ -12,6 +12,7 @@ from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
 from fgai.checks import check_attention, check_graph
+from fgai.errors import SettingError
 from fgai.reading import open_reader
 
 
@@ -62,6 +63,8 @@ class AttentionExplainer(ExplainerAlgorithm):
         with open_reader(model, call) as read, torch.no_grad():
             reading = read(graph)  # without a check of the logits: a model for Explainer may return probabilities
         check_attention(reading.attention, type(model).__name__)
+        if self.site is not None and self.site not in list(reading.attention):
+            raise SettingError(f"no attention layer is called {self.site!r}; this model has {list(reading.attention)}")
         attention = reading.explanation if self.site is None else reading.attention[self.site]
         mask = attention.mean_heads().weights_at(edge_index, default=0.0)[:, 0]
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)

@@ -20,8 +20,7 @@ from torch_geometric.explain import Explainer
 from verdicts import unsound_audit, unsound_certificate, unsound_fit
 
 import fgai
-from fgai import backbones, datasets, methods, report
-from fgai import large as scale
+from fgai import backbones, datasets, large, methods, report
 from fgai.adversaries import ADVERSARIES, GAINS, NodeInjection, Perturbation
 from fgai.auditing import sanity
 from fgai.backbones import BACKBONES
@@ -89,6 +88,16 @@ def _accelerated(rng):
     return use
 
 
+def _open_reader(rng):
+    net, data = either(rng)
+
+    def use():
+        with fgai.open_reader(net) as read:
+            return read(data)
+
+    return use
+
+
 def _explain(rng):
     net, data = either(rng)
     settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
@@ -113,7 +122,7 @@ def _fit(kind):
         method = hostile_settings(rng, kind, wrong=rng.choice((0, 0, 1, 2)))
         net, data = either(rng) if rng.random() < 0.7 else (model(), graph())
         if rng.random() < 0.1:
-            source = scale.Loader(graph(), (2, 2), batch=8)
+            source = large.Loader(graph(), (2, 2), batch=8)
             data = rng.choice((source, Batches(source), [graph()], [], [None], Batches([data], [data])))
         return lambda: method().fit(net, data)
 
@@ -167,25 +176,25 @@ def _loader(rng):
         "seed_nodes": rng.choice((None, torch.tensor([3]), torch.tensor([99]), torch.tensor([-1]), torch.tensor([0.5])))
     }
     given |= {"seed": rng.choice(COUNTS)} if rng.random() < 0.3 else {}
-    return lambda: next(iter(scale.Loader(data, **given)))
+    return lambda: next(iter(large.Loader(data, **given)))
 
 
 def _by_batches(function):
     def make(rng):
         net, data = either(rng)
-        return lambda: function(net, scale.full_neighbour_loader(data, hops=2, batch=8))
+        return lambda: function(net, large.full_neighbour_loader(data, hops=2, batch=8))
 
     return make
 
 
 def _layerwise(rng):
     net, data = either(rng)
-    return lambda: list(scale.layerwise_readings(net, data))
+    return lambda: list(large.layerwise_readings(net, data))
 
 
 def _convert(rng, folder):
     data = hostile_graph(rng)
-    return lambda: scale.convert(data, folder / "made")
+    return lambda: large.convert(data, folder / "made")
 
 
 def _report(rng, folder):
@@ -247,6 +256,7 @@ CALLS = [
     call("fgai.certify", _certify, unsound_certificate, cost=20),
     call("fgai.Reader", _reader, cost=3),
     call("fgai.accelerated", _accelerated, cost=3),
+    call("fgai.open_reader", _open_reader, cost=3),
     call("fgai.AttentionExplainer", _explain, cost=3),
     call("fgai.Perturbation", _perturbation, cost=2),
     call("fgai.Tap", _tap, cost=2),
@@ -258,11 +268,11 @@ CALLS = [
     *(call(f"dataset {name}", _dataset(name), cost=20) for name in DATASETS if name.startswith("synthetic")),
     call("datasets.synthetic", _synthetic, cost=2),
     *(call(f"sanity.{name}", _sanity(name), cost=15) for name in ("without_attention", "cascading_randomisation")),
-    call("scale.Loader", _loader, cost=3),
-    call("scale.audit_batches", _by_batches(scale.audit_batches), cost=60),
-    call("scale.certify_batches", _by_batches(scale.certify_batches), cost=40),
-    call("scale.layerwise", _layerwise, cost=5),
-    Target("scale.convert", _convert, cost=3),
+    call("large.Loader", _loader, cost=3),
+    call("large.audit_batches", _by_batches(large.audit_batches), cost=60),
+    call("large.certify_batches", _by_batches(large.certify_batches), cost=40),
+    call("large.layerwise", _layerwise, cost=5),
+    Target("large.convert", _convert, cost=3),
     Target("report.save", _report, cost=100),
 ]
 RECORDS = {  # what calls return; nobody fills them by hand
@@ -273,7 +283,7 @@ TRIED = {  # names of `fgai.__all__` whose targets above have other names
     **{kind.__name__: f"adversary {name}" for name, kind in ADVERSARIES.items()},
     **{kind.__name__: f"method {name}" for name, kind in METHODS.items()},
     **{name: f"fgai.{name}" for name in ("read", "audit", "compare", "certify", "Reader", "accelerated", "Tap")},
-    **{name: f"fgai.{name}" for name in ("AttentionExplainer", "Perturbation")},
+    **{name: f"fgai.{name}" for name in ("AttentionExplainer", "Perturbation", "open_reader")},
 }
 
 

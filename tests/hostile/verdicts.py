@@ -12,7 +12,7 @@ from fgai.methods import Fit
 DECIDING = {  # the numbers that a verdict is decided by
     "clean": ("f1", "nonuniformity"),
     "attacked": ("f1", "overlap", "g_tvd"),
-    "floor": ("g_tvd_uniform", "overlap_randomised", "f1_largest_class"),
+    "baselines": ("g_tvd_uniform", "overlap_randomised", "f1_largest_class"),
 }
 
 

@@ -20,9 +20,8 @@ from torch_geometric.nn.models import GAT
 from typer.testing import CliRunner
 
 import fgai
-from fgai import Reader, datasets, devices, explainer, saved
+from fgai import Reader, datasets, devices, explainer, large, saved
 from fgai import certificates as certificate
-from fgai import large as scale
 from fgai.adversaries import ADVERSARIES, GAINS, AttentionBall, NodeInjection
 from fgai.auditing import sanity
 from fgai.backbones import BACKBONES
@@ -334,8 +333,8 @@ def test_every_explainer(name, device):
 @pytest.mark.parametrize("name", ["fgai", "at", "vanilla"])
 def test_batches_come_on_the_cpu_and_go_to_the_model(name, device):
     def job(model, data):
-        loader = scale.Loader(data, (5, 5), batch=20, seed_nodes=data.train_mask)
-        check = scale.full_neighbour_loader(data, 2, seed_nodes=data.val_mask)
+        loader = large.Loader(data, (5, 5), batch=20, seed_nodes=data.train_mask)
+        check = large.full_neighbour_loader(data, 2, seed_nodes=data.val_mask)
         assert next(iter(loader)).x.device.type == "cpu"
         return weights(small(METHODS[name]).fit(model, Batches(loader, check, positions=2)))
 
@@ -345,11 +344,11 @@ def test_batches_come_on_the_cpu_and_go_to_the_model(name, device):
 def test_readings_audits_and_certificates_of_batches(device):
     def job(model, data):
         model.eval()
-        batches = lambda: scale.full_neighbour_loader(data, 2, batch=40)  # noqa: E731
-        whole = scale.concat_readings(scale.batch_readings(model, batches()), 60)
-        last = scale.concat_readings(scale.layerwise_readings(model, data, batch=40), 60)
-        proved = scale.certify_batches(model, batches(), k=3, steps=1)
-        return whole, last, scale.audit_batches(model, batches(), ATTACK), proved
+        batches = lambda: large.full_neighbour_loader(data, 2, batch=40)  # noqa: E731
+        whole = large.concat_readings(large.batch_readings(model, batches()), 60)
+        last = large.concat_readings(large.layerwise_readings(model, data, batch=40), 60)
+        proved = large.certify_batches(model, batches(), k=3, steps=1)
+        return whole, last, large.audit_batches(model, batches(), ATTACK), proved
 
     same_on(device, job)
 
@@ -370,7 +369,7 @@ def waits(epochs, batch):
     torch.manual_seed(0)
     data, model = split_nodes(datasets.synthetic(300, 2000, 8, 3), 0), GAT(8, 8, 2, 3, heads=2)
     with PretendDevice("cuda") as device:
-        graphs = scale.Loader(data, (5, 5), batch=100) if batch else data.to("cuda")
+        graphs = large.Loader(data, (5, 5), batch=100) if batch else data.to("cuda")
         fgai.FGAI(epochs=epochs, adversary=NodeInjection(nodes=5, edges=10, steps=3)).fit(model.to("cuda"), graphs)
     return device.syncs
 

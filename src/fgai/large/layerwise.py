@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai import distributed as ranks
+from fgai import distributed
 from fgai.calling import Call
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
@@ -53,9 +53,9 @@ def layerwise_readings(
     >>> [len(part.nodes) for part in layerwise_readings(backbones.build("gat", data), data, batch=600)]
     [600, 400]
     """
-    if ranks.world_size() > 1:
+    if distributed.world_size() > 1:
         raise SettingError(
-            f"layer by layer one process reads all nodes, but there are {ranks.world_size()} ranks; use "
+            f"layer by layer one process reads all nodes, but there are {distributed.world_size()} ranks; use "
             "full_neighbour_loader() with several"
         )
     loader, device = full_neighbour_loader(graph, hops=1, batch=batch), device_of(model)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
-from fgai import distributed as ranks
+from fgai import distributed
 from fgai.checks import one_graph
 from fgai.devices import CPU, on_device
 from fgai.errors import SettingError
@@ -32,21 +32,21 @@ class ShardedBatches:
 
     def __init__(self, count: int, batch: int, shuffle: bool, seed: int) -> None:
         self.count, self.batch, self.shuffle, self.seed, self.epoch = count, batch, shuffle, seed, 0
-        if batch < 1 or (shuffle and -(-count // batch) < ranks.world_size()):
+        if batch < 1 or (shuffle and -(-count // batch) < distributed.world_size()):
             raise SettingError(
-                f"{count} seed nodes in batches of {batch} do not give each of {ranks.world_size()} ranks a batch; "
-                "give smaller batches, of at least one node"
+                f"{count} seed nodes in batches of {batch} do not give each of {distributed.world_size()} ranks a "
+                "batch; give smaller batches, of at least one node"
             )
 
     def __len__(self) -> int:
-        batches, world = -(-self.count // self.batch), ranks.world_size()
-        return batches // world if self.shuffle else len(range(ranks.rank(), batches, world))
+        batches, world = -(-self.count // self.batch), distributed.world_size()
+        return batches // world if self.shuffle else len(range(distributed.rank(), batches, world))
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
         order = torch.randperm(self.count, generator=generator) if self.shuffle else torch.arange(self.count)
         for number in range(len(self)):
-            first = (number * ranks.world_size() + ranks.rank()) * self.batch
+            first = (number * distributed.world_size() + distributed.rank()) * self.batch
             yield order[first : first + self.batch].tolist()
 
 

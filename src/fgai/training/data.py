@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data, HeteroData
 
-from fgai import distributed as ranks
+from fgai import distributed
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, eval_mode
 from fgai.checks import check_finite, check_labels, one_graph
@@ -195,7 +195,7 @@ def validate(model: nn.Module, batches: Iterable[Batch], call: Call) -> tuple[fl
         correct += int((logits.argmax(-1) == y[mask]).sum())
         loss += size * float(cross_entropy(logits, y[mask])) if size else 0.0
         count += size
-    total = ranks.all_reduce(torch.tensor([correct, loss, count], dtype=torch.double))
+    total = distributed.all_reduce(torch.tensor([correct, loss, count], dtype=torch.double))
     if total[2] == 0:
         raise DataError("no seed node is in `val_mask`; give a mask or a validation loader with validation nodes")
     check_finite("the logits on the validation nodes", total[1], "lower the learning rate, or scale the features")

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fgai import distributed as ranks
+from fgai import distributed
 from fgai.calling import Call, call_by_signature
 from fgai.devices import device_of, random_state, restore_random_state
 from fgai.errors import DataError, SettingError
@@ -116,11 +116,11 @@ class _Run:
             "model": self.model.state_dict(),  # `disk.save` copies to the CPU
             "best": {name: value.clone() for name, value in self.best_state.items()},  # may share the model's memory
             "optimizer": disk.optimizer_tensors(self.optimizer),
-            **{f"rank{number}": theirs for number, theirs in enumerate(ranks.all_gather(own))},
+            **{f"rank{number}": theirs for number, theirs in enumerate(distributed.all_gather(own))},
         }
         history = [asdict(epoch) for epoch in self.history]
         about = {"settings": settings, "best": self.best, "best_epoch": self.best_epoch, "history": history}
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             disk.save(path, tensors, about)
 
     def restore(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class _Run:
         history = tuple(record(Epoch, epoch, path, disk.REMEDY) for epoch in about.history)
         check_history(history, path, disk.REMEDY)
         device = device_of(self.model)
-        own = tensors.get(f"rank{ranks.rank()}", {})
+        own = tensors.get(f"rank{distributed.rank()}", {})
         attacks = {name: value.to(device) for name, value in own.items() if name.startswith("warm_start")}
         states = [
             {name: attacks.get(f"warm_start{i}/{name}") for name in warm_start.state()}
@@ -208,7 +208,7 @@ def train(
                 break
             if path and _due(number, source):
                 run.save(path, settings)
-    if path and ranks.rank() == 0:
+    if path and distributed.rank() == 0:
         path.unlink(missing_ok=True)
     check_weights(run.best_state)
     model.load_state_dict(run.best_state)
@@ -238,7 +238,7 @@ def _settings(method: Scheduled, model: nn.Module, call: Call) -> dict[str, Any]
     """Return the settings that two runs must share for one to resume the other."""
     called = getattr(call, "__qualname__", type(call).__name__)
     about = {"method": repr(method), "model": type(model).__name__, "call": called}
-    return {**about, "ranks": ranks.world_size(), **asdict(method.schedule)}
+    return {**about, "ranks": distributed.world_size(), **asdict(method.schedule)}
 
 
 def _checked_terms(terms: LossTerms, batch_checks: BatchChecks, read: TrainingReader, batch: Batch) -> Terms:
@@ -285,7 +285,7 @@ def _step(run: _Run, terms: Callable[[Batch], Terms], batches: Sequence[Batch]) 
         loss_terms = terms(batch)
         (torch.stack(list(loss_terms.values())).sum() / len(batches)).backward()
         terms_of_batches.append({name: value.detach() for name, value in loss_terms.items()})
-    ranks.average_gradients(run.model.parameters())
+    distributed.average_gradients(run.model.parameters())
     run.optimizer.step()
     return terms_of_batches
 
@@ -297,5 +297,5 @@ def _means(steps: Sequence[Sequence[Terms]]) -> dict[str, float]:
     values = iter(torch.stack(rows).tolist())
     by_step = [[next(values) for _ in step] for step in steps]
     means = [[sum(column) / len(step) for column in zip(*step, strict=True)] for step in by_step]
-    total = ranks.all_reduce(torch.tensor(means, dtype=torch.double).mean(0))
-    return dict(zip(names, (total / ranks.world_size()).tolist(), strict=True))
+    total = distributed.all_reduce(torch.tensor(means, dtype=torch.double).mean(0))
+    return dict(zip(names, (total / distributed.world_size()).tolist(), strict=True))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai import distributed as ranks
+from fgai import distributed
 from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
 from fgai.adversaries.injection import InjectionSite
 from fgai.calling import call_errors
@@ -28,7 +28,7 @@ def warm_starts_for(adversary: Adversary, source: BatchSource, restart_every: in
     base: Any = adversary
     if not callable(adversary) or not is_dataclass(adversary) or not hasattr(adversary, "seed"):
         raise SettingError(f"adversary={adversary!r}; give an attack such as fgai.NodeInjection(nodes=20, edges=40)")
-    first = ranks.rank() * source.positions
+    first = distributed.rank() * source.positions
     seeds = [(base.seed + 104_729 * position) % SEEDS for position in range(first, first + source.positions)]
     return [WarmStart(replace(base, seed=seed), restart_every) for seed in seeds]
 
