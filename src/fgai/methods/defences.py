@@ -71,7 +71,6 @@ class GNNGuard(Purified):
 
     Args:
         threshold: Least cosine similarity of the two ends of an edge.
-        epochs, lr, weight_decay, patience, seed: As in `Vanilla`.
 
     >>> data = Data(x=torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), edge_index=torch.tensor([[0, 0], [1, 2]]))
     >>> GNNGuard().suspects(data)
@@ -108,7 +107,6 @@ class GNNSVD(Purified):
     Args:
         rank: Number of singular vectors.
         drop: Share of the edges to remove.
-        epochs, lr, weight_decay, patience, seed: As in `Vanilla`.
 
     >>> from fgai import datasets
     >>> int(GNNSVD(rank=4, drop=0.1).suspects(datasets.load("synthetic")).sum())
@@ -153,7 +151,6 @@ class ProGNN(Purified):
         rate: Step size.
         drop: Share of the edges to remove.
         limit: Largest number of nodes. S is dense, and each step computes its eigenvectors.
-        epochs, lr, weight_decay, patience, seed: As in `Vanilla`.
 
     >>> from fgai import datasets
     >>> int(ProGNN(steps=1).suspects(datasets.load("synthetic")).sum())
