@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `Links(e)` | add, remove or alter `e` links anywhere; add any number of nodes with any features | links |
 | `Deletions(q)` | remove `q` links of the node itself | links |
-| `Injection(m, box, neighbours)` | add `m` nodes, features in a box, linked to the node and to some neighbours | nodes |
+| `Injection(m, box, neighbours)` | add `m` nodes, features in a box, at the node and some neighbours | nodes |
 | `Features(radius)` | move every feature of every node by at most `radius` | a distance |
 | `AttentionBall(radius, norm)` | move the attention itself; the graph stays | a distance |
 
@@ -23,8 +23,8 @@ from fgai.errors import SettingError
 class Links:
     """At most `links` links added, removed or altered, anywhere in the graph.
 
-    A link is an unordered pair of nodes with all its directions, copies and edge features. The attacker may also add any
-    number of nodes with any features; a link with an old node at one end counts, links between new nodes are free.
+    A link is an unordered pair of nodes with all its directions, copies and edge features. The attacker may also add
+    any number of nodes with any features; a link with an old node at one end counts, links between new nodes are free.
     """
 
     links: int = 1
@@ -45,10 +45,10 @@ class Deletions:
 
 @dataclass(frozen=True)
 class Injection:
-    """At most `nodes` new nodes with features in `box`, each linked to the node, and to at most `neighbours` neighbours.
+    """At most `nodes` new nodes with features in `box`, linked to the node and at most `neighbours` neighbours.
 
-    `neighbours` counts the node's neighbours that any new node is linked to. Links between new nodes, and from new nodes
-    to nodes that are not neighbours, are free. `box` is (low, high), the same for every feature.
+    `neighbours` counts the neighbours that any new node is linked to. Links between new nodes, and from new nodes to
+    nodes that are no neighbours, are free. `box` is (low, high), the same for every feature.
     """
 
     nodes: int = 1

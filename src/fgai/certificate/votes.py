@@ -10,9 +10,9 @@ Statement. Let n_c be the votes for class c at an item, and c* its answer. No ch
 
 Proof. The group of a link depends on its two ends and the key alone: not on other links, on features, or on how many
 nodes there are. So adding, removing or altering a link, in any direction, changes the graph of one group. After e
-changes at least T - e groups have, on the old nodes, the links they had. If new nodes are linked to each other in such a
-group, they are not linked to an old node in it, and the model's answer for an item depends on what is linked to it alone
-(`is_local` tests this). So these groups vote as before, and at most e votes change. A changed vote lowers n_c* by at
+changes at least T - e groups have, on the old nodes, the links they had. New nodes may be linked to each other in such
+a group, but not to an old node, and the model's answer for an item depends on what links lead to alone (`is_local`
+tests this). So these groups vote as before, and at most e votes change. A changed vote lowers n_c* by at
 most 1 and raises n_c by at most 1: the gap falls by at most 2 e. It stays positive, or is 0 where ties go to c*. QED
 
 The key need not be secret: the statement holds for an attacker who knows it. Self-loops of the data are links, and are
@@ -58,7 +58,7 @@ def link_groups(edge_index: Tensor, groups: int, key: int = KEY) -> Tensor:
 
 @dataclass(frozen=True)
 class Votes:
-    """How T graphs answered for every item; `sure` and `possible` leave out and include answers that rounding decides."""
+    """How T graphs answered for every item; `sure` leaves out what rounding decides, `possible` includes it."""
 
     count: Tensor  # [N, C]
     sure: Tensor  # [N, C], votes that rounding cannot take from this class
