@@ -21,9 +21,11 @@ from fgai.certificate import (
     ordered_overlap,
 )
 from fgai.certificate.chain import NoBoundError, take_apart
+from fgai.certificate.features import mean_bounds
 from fgai.certificate.injections import Universe, injected_states, two_layers
 from fgai.errors import SettingError
 from fgai.graph import add_nodes
+from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
 
 
@@ -83,6 +85,17 @@ def test_no_one_or_two_deleted_links_change_a_certified_class(layer, loops):
                 certified, fell = certified + int(budget[node] >= links), fell + broken
     assert certified > 20
     assert fell > 0
+
+
+@torch.no_grad()
+def test_no_single_deletion_breaks_a_certificate_of_a_trained_model():
+    data = datasets.load("synthetic")
+    with torch.enable_grad():
+        model = Vanilla(epochs=40).fit(backbones.build("gat", data), data).model
+    budget = certify_against(model, data, Deletions(1)).budget
+    assert (budget >= 1).double().mean() > 0.5
+    for node in data.test_mask.nonzero().flatten()[:15].tolist():
+        assert not (budget[node] >= 1 and falls(model, data, node, 1))
 
 
 @torch.no_grad()
@@ -173,6 +186,41 @@ def test_states_under_injection_stay_in_their_box():
                 assert (state >= low[node] - 1e-5).all() and (state <= high[node] + 1e-5).all()
 
 
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv])
+@pytest.mark.parametrize("loops", [True, False])
+@torch.no_grad()
+def test_no_move_of_the_features_changes_a_certified_class(layer, loops):
+    torch.manual_seed(6)
+    certified = fell = 0
+    for deep in (True, False) * 3:
+        settings, data = {"add_self_loops": loops}, graph()
+        model = (Two(layer, scale=0.3, **settings) if deep else layer(4, 3, **settings)).eval()
+        for radius in (0.02, 0.1, 0.4):
+            proof = certify_against(model, data, Features(radius))
+            many = 400
+            step = radius * (2 * torch.rand(many, *data.x.shape) - 1)
+            step[::2] = radius * step[::2].sign()
+            links = torch.cat([data.edge_index + i * data.num_nodes for i in range(many)], dim=1)
+            answers = model((data.x + step).flatten(0, 1), links).argmax(1).view(many, -1)
+            changed = (answers != proof.answer).any(0)
+            assert not (changed & proof.kept()).any()
+            certified, fell = certified + int(proof.kept().sum()), fell + int(changed.sum())
+    assert certified > 20
+    assert fell > 0
+
+
+@torch.no_grad()
+def test_the_bound_of_a_mean_is_attained():
+    torch.manual_seed(7)
+    data = graph()
+    data.edge_index = data.edge_index[:, data.edge_index[1] != 0]  # without loops, only a bias is left of 0
+    for loops in (True, False):
+        chain = take_apart(Two(GATConv, add_self_loops=loops), data)
+        low, high = mean_bounds(chain.first, chain.x, chain.x, chain)  # a box of one point
+        torch.testing.assert_close(low, chain.pre)
+        torch.testing.assert_close(high, chain.pre)
+
+
 @pytest.mark.parametrize("loops", [True, False])
 @torch.no_grad()
 def test_an_injection_never_costs_more_members_than_the_order_allows(loops):
@@ -231,7 +279,8 @@ def test_what_is_not_known_says_none_and_why():
     cases = [
         (backbones.build("gt", gt), gt, Deletions(1), "TransformerConv"),
         (gat, data, Links(1), "Voted"),
-        (gat, data, Features(0.1), "features"),
+        (backbones.build("gt", gt), gt, Features(0.1), "TransformerConv"),
+        (gat, data, Features(99.0), "certifies no node"),
         (gatv2, data, Injection(1, box=(-9.0, 9.0)), "GATv2Conv"),
         (gat, data, Injection(1, box=(0.0, 0.1)), "outside the box"),
         (Voted(gat, 3), data, Injection(1), "links"),

@@ -16,6 +16,7 @@ from fgai.adversary.gains import two_columns
 from fgai.certificate.chain import Chain, NoBoundError, take_apart
 from fgai.certificate.deletions import kept_under_deletions
 from fgai.certificate.explanation import guaranteed_overlap
+from fgai.certificate.features import kept_under_features
 from fgai.certificate.injections import kept_members, kept_under_injection
 from fgai.certificate.order import ordered_overlap
 from fgai.certificate.prediction import reach
@@ -105,6 +106,7 @@ def certify_against(model: nn.Module, data: Data, against: Threat, *, k: int = 1
     | `Links` | `Voted(model)`, any model | vote |
     | `Deletions` | one or two layers of GATConv or GATv2Conv; or `Voted` | exact for one layer, else bound; or vote |
     | `Injection` | two layers of GATConv | bound |
+    | `Features` | one or two layers of GATConv or GATv2Conv | bound |
     | `AttentionBall` | any with attention | class: bound; explanation: exact |
 
     Where nothing is known `how` is "none" and `reason` says why; nothing is certified then.
@@ -181,10 +183,11 @@ def _no_links(model: nn.Module, data: Data, against: Any, k: int, call: Call | N
     )
 
 
-def _no_features(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
-    raise NoBoundError(
-        "no bound is known here for features that move at every node at once; attack them with FeatureBall"
-    )
+def _features(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
+    chain = take_apart(model, data, call)
+    budget = kept_under_features(chain, against.radius).double() * against.radius
+    how, reason = _unless_empty("bound", "values and scores are bounded by intervals", budget)
+    return Proof(against, how, reason, chain.answer, budget)
 
 
 def _no_votes(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
@@ -198,7 +201,7 @@ _PROVE: dict[type, _Prove] = {
     Links: _no_links,
     Deletions: _deletions,
     Injection: _injection,
-    Features: _no_features,
+    Features: _features,
     AttentionBall: _attention,
 }
 _VOTES: dict[type, _Prove] = {kind: _by_votes if kind in (Links, Deletions) else _no_votes for kind in _PROVE}
@@ -206,7 +209,7 @@ _VOTES: dict[type, _Prove] = {kind: _by_votes if kind in (Links, Deletions) else
 
 def _largest(chain: Chain, most: int, kept: Callable[[int], Tensor]) -> Tensor:
     """The largest budget up to `most` at which, and below which, the class is kept; [N]."""
-    still, budget = torch.ones(chain.nodes, dtype=torch.bool), torch.zeros(chain.nodes, dtype=torch.long)
+    still, budget = torch.ones_like(chain.answer, dtype=torch.bool), torch.zeros_like(chain.answer)
     for size in range(1, most + 1):
         if bool(still.any()):
             still = still & kept(size)

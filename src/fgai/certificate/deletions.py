@@ -46,7 +46,7 @@ def kept_under_deletions(chain: Chain, links: int) -> Tensor:
     """Where no deletion of `links` links of the node changes its class; [N]."""
     low, high = _states(chain, links)
     own_y, edge_y = own_values(chain, low, high), edge_values(chain)
-    margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double)
+    margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=chain.x.device)
     for ways in _cells(chain, low, high):
         best = torch.stack([_margin(chain, way, edge_y, own_y, links) for way in ways]).amax(0)
         margin = torch.minimum(margin, best)

@@ -53,13 +53,13 @@ class Universe:
         slopes = _slopes(float(pair.norm(dim=2).mean() / q.norm().clamp(min=1e-12)), q)
         forms = slopes[:, None, None, None] * q - pair
         worst = span(forms, least[None], most[None])[1][0] - (shift[:, None] - shift)  # [L, C, C]
-        start = torch.linspace(*p, FINE + 1, dtype=q.dtype)[:-1]
+        start = torch.linspace(*p, FINE + 1, dtype=q.dtype, device=q.device)[:-1]
         line = slopes[:, None, None, None] * start[:, None, None] - worst[:, None]
         return cls(low, high, p, d, line.amax(0).clamp(max=0))
 
     def term(self, last: Layer, d: Tensor, kappa: float, answer: Tensor, top: Tensor) -> Tensor:
         """The least exp(leaky(p + D) - kappa D - top) y of one injected node, 0 at most; [N, C]."""
-        ends = torch.linspace(*self.score, FINE + 1, dtype=d.dtype)[1:]
+        ends = torch.linspace(*self.score, FINE + 1, dtype=d.dtype, device=d.device)[1:]
         worst = d.new_zeros(len(d), self.speaks.size(1))
         for end, speaks in zip(ends, self.speaks, strict=True):
             size = (last.leaky(end + d) - kappa * d - top).exp()
@@ -80,7 +80,7 @@ def kept_under_injection(chain: Chain, threat: Injection) -> Tensor:
     p_low, p_high = (end.clamp(*every.score) for end in span(last.source[0], low, high))
     d_low, d_high = (end.clamp(*every.shared) for end in span(last.target[0], low, high))
     own_y = least_values(last, chain.answer, low, high)
-    margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double)
+    margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=chain.x.device)
     for i in range(CELLS):
         d = [d_low + (d_high - d_low) * (i + j) / CELLS for j in (0, 1)]
         ways = [_margin(chain, threat, every, (p_low, p_high), own_y, (low, high), d, k) for k in (1.0, last.slope)]
@@ -95,14 +95,15 @@ def kept_members(chain: Chain, threat: Injection, k: int) -> Tensor:
     p_low, p_high = span(last.source[0], *injected_states(chain, first, every, threat))
     score, target, nodes = chain.hidden @ last.source[0], chain.target, chain.nodes
     p = score[chain.source]
+    every_node = torch.arange(nodes, device=target.device)
     near = SLACK * (1 + score.abs().max() + max(map(abs, every.shared)))
     strongest = every.score[1] + near
     above = at_least(p, target, p - near, target, nodes) - 1  # old neighbours that may come before it, by rounding too
     worst = above + (p_high[target] + near >= p).long() + threat.nodes * (strongest >= p).long()
-    own = at_least(p, target, p_low - near, torch.arange(nodes), nodes) + threat.nodes * (strongest >= p_low).long()
+    own = at_least(p, target, p_low - near, every_node, nodes) + threat.nodes * (strongest >= p_low).long()
     size = degree(target, nodes) + 1
     before = at_least(p, target, p - near, target, nodes) - 1 + (score[target] >= p - near).long()
-    mine = at_least(p, target, score - near, torch.arange(nodes), nodes)
+    mine = at_least(p, target, score - near, every_node, nodes)
     kept = sum_by(((before < quota(k, size)[target]) & (worst < k)).long(), target, nodes)
     return (kept + ((mine < quota(k, size)) & (own < k)).long()) / quota(k, size).double()
 
@@ -185,7 +186,7 @@ def _margin(
         both = [torch.stack([last.leaky(p + d[at]) - kappa * d[at] for d in cell]) for p in (low, high)]
         return both[0].amin(0), both[1].amax(0)
 
-    p, loop = (chain.hidden @ last.source[0])[source], torch.arange(nodes)
+    p, loop = (chain.hidden @ last.source[0])[source], torch.arange(nodes, device=source.device)
     edge, mine = ends(p, p, target), ends(*own, loop)
     top = torch.maximum(segment_max(edge[1], target, nodes), mine[1])
     edge_y = edge_values(chain)
