@@ -7,6 +7,7 @@ A place is marked `<!-- figures: name -->` ... `<!-- end -->`.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import defaultdict
@@ -60,6 +61,22 @@ def composition() -> str:
     columns = [f"class_sure_{radius}" for radius in ("0.0001", "0.001", "0.01", "0.05")]
     body = [[r.dataset, r.backbone, *(f"{float(r.metrics[c] or 0):.3f}" for c in columns)] for r in rows]
     return grid(["dataset", "backbone", *columns], body)
+
+
+def certified(against: str) -> str:
+    """Of each model, what is certified and right against an attacker of the graph, beside what it costs."""
+    rows = [row for row in json.loads((ROOT / "results/certified.json").read_text()) if row["against"] == against]
+    budgets = sorted({row["budget"] for row in rows})
+    found: dict[tuple[str, str, int], dict[int, dict[str, float]]] = defaultdict(dict)
+    for row in rows:
+        found[row["dataset"], row["method"], row["groups"]][row["budget"]] = row
+    body = []
+    for (dataset, method, groups), at in found.items():
+        first = at[budgets[0]]
+        costs = [f"{first[name]:.3f}" for name in ("accuracy", "plain", "without_links")]
+        body.append([dataset, method, str(groups), *costs, *(f"{at[e]['certified_and_right']:.3f}" for e in budgets)])
+    head = ["dataset", "training", "groups", "accuracy", "plain", "without links", *(f"e = {e}" for e in budgets)]
+    return grid(head, body)
 
 
 Means = dict[tuple[str, str, str, str], dict[str, float]]
@@ -209,6 +226,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "certificates": certificates,
     "composition": composition,
     "violations": violations,
+    "certified-links": lambda: certified("links"),
+    "certified-deletions": lambda: certified("deletions"),
     "reading": lambda: costs("speed.json", "python benchmarks/reading.py"),
     "methods": methods,
     "goals": goals,

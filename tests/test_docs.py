@@ -35,3 +35,11 @@ def test_the_example_of_scale_runs(tmp_path, monkeypatch):
     scope = {"model": build("gat", data)}
     exec(example, scope)
     assert scope["fit"].history and len(scope["seen"].nodes) > 0
+
+
+def test_the_example_of_the_proofs_runs():
+    data = datasets.load("synthetic")
+    page = (DOCS / "proofs.md").read_text()
+    scope = {"model": build("gat", data), "data": data}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], scope)
+    assert scope["proof"].how == "vote" and len(scope["proof"].budget) == data.num_nodes
