@@ -1,9 +1,9 @@
-"""Answers certified against an attacker of the graph, beside accuracy: results/certified.json.
+"""Share certified against an attacker of the graph, and accuracy: results/certified.json.
 
-python benchmarks/certified.py                                     # every cell that is missing; trains what is missing
-python benchmarks/certified.py --datasets cora --methods vanilla   # some of them
+python benchmarks/certified.py                                     # all missing cells; trains missing models
+python benchmarks/certified.py --datasets cora --methods vanilla   # selected cells
 
-`vanilla` is plain training; `dropped-links` sees a random share of the links in every epoch, which votes well.
+`vanilla` is plain training; `dropped-links` trains on a random share of the links in each epoch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
+from fgai.calling import Call, call_by_signature
 from fgai.certificates import Deletions, Links, Voted, certify_against
 from fgai.files import write_json
 from fgai.graph import delete_edges, require
 from fgai.methods import Vanilla
-from fgai.reading import Call, call_by_signature
 
 OUT, MODELS = Path("results/certified.json"), Path("results/cells/models")
 GROUPS, LINKS, DELETED = (5, 11, 25, 51), (1, 2, 5, 10), (1, 2)
@@ -36,12 +36,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class DroppedLinks:
-    """Calls a model on a random share of the links while it trains, between `least` and all, log-uniform."""
+    """Call a model on a random share of the links while it trains, between `least` and all, log-uniform."""
 
     least: float = 1 / 25
 
     def __call__(self, model: nn.Module, data: Data) -> Tensor:
-        """Logits; in evaluation mode on the geometric mean of the shares, drawn once."""
+        """Return the logits; in evaluation mode the share is the geometric mean, and the links are always the same."""
         links = require(data, "edge_index")
         generator = None if model.training else torch.Generator().manual_seed(0)
         draw = float(torch.rand((), generator=generator)) if model.training else 0.5
@@ -50,7 +50,7 @@ class DroppedLinks:
 
 
 def _by_pair(noise: Tensor, links: Tensor) -> Tensor:
-    """A uniform number for every link, the same in both directions; [2, E] -> [E]."""
+    """Return a uniform number for each link, the same in both directions; [2, E] -> [E]."""
     first, second = links.amin(0), links.amax(0)
     return (noise[first, 0] + noise[second, 1]) % 1.0
 
@@ -67,21 +67,21 @@ def trained(dataset: str, method: str, data: Data) -> nn.Module:
     return saved.load(folder).model
 
 
-def wanted() -> Iterator[tuple[str, int, int]]:
-    """Threat, number of groups, budget."""
+def all_cells() -> Iterator[tuple[str, int, int]]:
+    """Yield the threat, the number of groups and the budget of each cell."""
     yield from (("links", groups, budget) for groups in GROUPS for budget in LINKS)
     yield from (("deletions", 1, budget) for budget in DELETED)
 
 
 def cells(model: nn.Module, data: Data, missing: list[tuple[str, int, int]]) -> Iterator[Row]:
-    """One row for every cell that is missing; a proof is made once for all its budgets."""
-    for (against, groups), some in groupby(missing, key=lambda cell: cell[:2]):
+    """Yield a row for each missing cell; one proof serves all budgets."""
+    for (against, groups), group in groupby(missing, key=lambda cell: cell[:2]):
         if against == "links":
-            found = certify_against(Voted(model, groups), data, Links(max(LINKS)))
+            proof = certify_against(Voted(model, groups), data, Links(max(LINKS)))
         else:
-            found = certify_against(model, data, Deletions(max(DELETED)))
-        for *_, budget in some:
-            yield {"against": against, "groups": groups, "budget": budget, "how": found.how, **found.shares(budget)}
+            proof = certify_against(model, data, Deletions(max(DELETED)))
+        for *_, budget in group:
+            yield {"against": against, "groups": groups, "budget": budget, "how": proof.how, **proof.shares(budget)}
 
 
 def main(
@@ -95,7 +95,7 @@ def main(
         data = datasets.compact(datasets.load(dataset, seed=SEED))
         for method in methods.split(","):
             about = {"dataset": dataset, "backbone": BACKBONE, "method": method, "seed": SEED}
-            missing = [cell for cell in wanted() if (*about.values(), *cell) not in rows]
+            missing = [cell for cell in all_cells() if (*about.values(), *cell) not in rows]
             for cell in cells(trained(dataset, method, data), data, missing) if missing else ():
                 row = about | {name: _finite(value) for name, value in cell.items()}
                 rows[tuple(row[part] for part in key)] = row

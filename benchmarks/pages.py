@@ -65,14 +65,14 @@ def composition() -> str:
 
 
 def certified(against: str) -> str:
-    """Of each model, what is certified and right against an attacker of the graph, beside what it costs."""
+    """Return the share certified and right of each model, with its accuracies."""
     rows = [row for row in json.loads((ROOT / "results/certified.json").read_text()) if row["against"] == against]
     budgets = sorted({row["budget"] for row in rows})
-    found: dict[tuple[str, str, int], dict[int, dict[str, float]]] = defaultdict(dict)
+    models: dict[tuple[str, str, int], dict[int, dict[str, float]]] = defaultdict(dict)
     for row in rows:
-        found[row["dataset"], row["method"], row["groups"]][row["budget"]] = row
+        models[row["dataset"], row["method"], row["groups"]][row["budget"]] = row
     body = []
-    for (dataset, method, groups), at in found.items():
+    for (dataset, method, groups), at in models.items():
         first = at[budgets[0]]
         costs = [f"{first[name]:.3f}" for name in ("accuracy", "plain", "without_links")]
         body.append([dataset, method, str(groups), *costs, *(f"{at[e]['certified_and_right']:.3f}" for e in budgets)])

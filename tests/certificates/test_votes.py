@@ -11,8 +11,8 @@ from torch_geometric.utils import k_hop_subgraph
 
 from fgai import backbones, datasets
 from fgai.certificates.votes import Voted, Votes, is_local, link_groups
-from fgai.errors import SettingError
-from fgai.graph import add_nodes
+from fgai.errors import CallError, SettingError
+from fgai.graph import add_nodes, require
 from fgai.methods import Vanilla
 
 
@@ -57,7 +57,7 @@ def test_no_one_or_two_flipped_links_of_a_small_graph_move_a_certified_answer(la
         for budget in (1, 2):
             certified += int((clean.budget >= budget).sum())
             graphs = [undirected(flipped(links, change)) for change in combinations(pairs, budget)]
-            changed = side_by_side(voted, x, graphs) != clean.answer
+            changed = side_by_side(voted, x, graphs) != clean.prediction
             moved += int(changed.sum())
             violations += int((changed & (clean.budget >= budget)).sum())
     assert violations == 0
@@ -70,7 +70,7 @@ def side_by_side(voted, x, graphs):
     nodes, count = len(x), len(graphs)
     links = torch.cat([links + i * nodes for i, links in enumerate(graphs)], dim=1)
     data = Data(x=x.repeat(count, 1), edge_index=links, n_id=torch.arange(nodes).repeat(count))
-    return voted.votes(data).answer.view(count, nodes)
+    return voted.votes(data).prediction.view(count, nodes)
 
 
 def test_the_budget_is_what_moving_votes_one_by_one_gives():
@@ -115,7 +115,7 @@ def attacked(data, node, count, generator):
     among = torch.combinations(torch.arange(size, size + some)).t()  # links between new nodes are free
     wide = add_nodes(data, x, torch.cat([new, new.flip(0), among, among.flip(0)], dim=1))
     for _ in range(count - some):
-        links = wide.edge_index
+        links = require(wide, "edge_index")
         if torch.rand((), generator=generator) < 0.5:
             at = (links[1] == node).nonzero().flatten()
             pick = links[:, at[torch.randint(len(at), (), generator=generator)]] if len(at) else links[:, 0]
@@ -136,13 +136,13 @@ def test_no_attack_on_a_trained_model_goes_beyond_the_budget(trained):
         budget = int(clean.budget[node])
         if budget:
             now = voted.votes(attacked(data, node, budget, generator))
-            assert now.answer[node] == clean.answer[node]
+            assert now.prediction[node] == clean.prediction[node]
 
 
 def greedy(voted, data, node, links, tries=4):
     """Inject a node per link: of several identities and features, the one that leaves the answer the fewest votes."""
     generator = torch.Generator().manual_seed(node)
-    own = int(voted.votes(data).answer[node])
+    own = int(voted.votes(data).prediction[node])
     for _ in range(links):
         options = []
         for _ in range(tries):
@@ -151,7 +151,7 @@ def greedy(voted, data, node, links, tries=4):
             pair = torch.tensor([[data.num_nodes + skip], [node]])
             options.append(add_nodes(data, x, torch.cat([pair, pair.flip(0)], dim=1)))
         data = min(options, key=lambda graph: int(voted.votes(graph).count[node, own]))
-    return voted.votes(data).answer[node]
+    return voted.votes(data).prediction[node]
 
 
 def test_a_greedy_attack_stays_inside_the_budget_and_succeeds_beyond_it(trained):
@@ -160,8 +160,8 @@ def test_a_greedy_attack_stays_inside_the_budget_and_succeeds_beyond_it(trained)
     clean = voted.votes(data)
     for node in range(0, data.num_nodes, 250):
         budget = int(clean.budget[node])
-        assert greedy(voted, data, node, budget) == clean.answer[node]
-        fell += int(greedy(voted, data, node, budget + 2) != clean.answer[node])
+        assert greedy(voted, data, node, budget) == clean.prediction[node]
+        fell += int(greedy(voted, data, node, budget + 2) != clean.prediction[node])
     assert fell > 0
 
 
@@ -185,7 +185,7 @@ def test_the_module_says_what_the_votes_say(trained):
     model, data = trained
     voted = Voted(model, groups=5)
     votes, out = voted.votes(data), voted(data.x, data.edge_index)
-    assert torch.equal(out.argmax(1), votes.answer)
+    assert torch.equal(out.argmax(1), votes.prediction)
     assert torch.allclose(out.softmax(1), (votes.count + 0.5) / (5 + votes.count.size(1) / 2))
 
 
@@ -213,10 +213,29 @@ def test_inputs_that_are_computed_from_the_graph_are_refused_unless_they_are_fix
     assert Voted(model, groups=3, fixed=("pe",)).votes(data).count.sum() == 3 * data.num_nodes
 
 
+def test_a_graph_taken_by_its_annotation_is_checked_in_full():
+    class Annotated(nn.Module):
+        def forward(self, batch: Data):
+            return batch.pe
+
+    data = Data(x=torch.ones(3, 1), edge_index=undirected([(0, 1)]), pe=torch.randn(3, 2))
+    with pytest.raises(SettingError, match=r"reads \['pe'\]"):
+        Voted(Annotated(), groups=3).votes(data)
+
+
+def test_a_model_that_returns_no_logits_is_refused():
+    class Pair(nn.Module):
+        def forward(self, x, edge_index):
+            return x, x
+
+    with pytest.raises(CallError, match="one dense tensor"):
+        Voted(Pair(), groups=3).votes(Data(x=torch.ones(3, 2), edge_index=undirected([(0, 1)])))
+
+
 def test_a_model_that_keeps_its_links_is_refused():
     with pytest.raises(SettingError, match="cached"):
         Voted(GCNConv(4, 2, cached=True))
-    with pytest.raises(SettingError, match="groups is 0"):
+    with pytest.raises(SettingError, match="groups=0"):
         Voted(GCNConv(4, 2), groups=0)
 
 
@@ -226,8 +245,8 @@ def test_a_norm_over_all_nodes_is_no_local_model():
             super().__init__(GCNConv)
             self.norm = GraphNorm(4)
 
-        def forward(self, x, edge_index):
-            return super().forward(self.norm(x), edge_index)
+        def forward(self, x, edge_index, edge_attr=None):
+            return super().forward(self.norm(x), edge_index, edge_attr)
 
     data = Data(x=torch.randn(5, 4), edge_index=undirected([(0, 1), (1, 2)]))
     assert is_local(Voted(Two(GCNConv), groups=2), data)

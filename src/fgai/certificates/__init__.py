@@ -1,9 +1,9 @@
 """Certificates: how far attention can be perturbed before its top k, or the predicted class, changes.
 
-`certify` is about attention space (w + rho, w + delta); `certify_against` about a named attacker of the graph.
+`certify` is about perturbed attention (w + rho, w + delta), `certify_against` about an attacker of the graph.
 """
 
-from fgai.certificates.against import Proof, certify_against
+from fgai.certificates.against import certify_against
 from fgai.certificates.explanation import (
     certified_radius,
     certified_share,
@@ -14,6 +14,7 @@ from fgai.certificates.explanation import (
 from fgai.certificates.intervals import IntervalBound, interval_bounds
 from fgai.certificates.order import cloned_overlap, cloned_weight, ordered_overlap
 from fgai.certificates.prediction import PredictionBound, prediction_bound
+from fgai.certificates.proof import Proof
 from fgai.certificates.record import Certificate, certify
 from fgai.certificates.threats import Deletions, Features, Injection, Links
 from fgai.certificates.votes import Voted, Votes
