@@ -146,7 +146,7 @@ def _cells(chain: Chain, low: Tensor, high: Tensor) -> list[list[Exponents]]:
 def _gat(
     layer: Layer, p: Tensor, target: Tensor, own: tuple[Tensor, Tensor], ends: list[Tensor], kappa: float
 ) -> Exponents:
-    """Bound leaky(p + D) - kappa D by its values at the ends of a cell; for kappa = 1 and kappa = slope it is monotone."""
+    """Bound leaky(p + D) - kappa D by its values at the ends of a cell; it is monotone for kappa = 1 or slope."""
     edge = torch.stack([layer.leaky(p + d[target]) - kappa * d[target] for d in ends])
     low, high = (torch.stack([layer.leaky(part + d) - kappa * d for d in ends]) for part in own)
     return Exponents(edge.amin(0), edge.amax(0), low.amin(0), high.amax(0))
