@@ -268,8 +268,8 @@ CERTIFICATES = {
     "certify": lambda model, data: [
         certificate.certify(model, data, copy.deepcopy(model), 3, 0.1, norm=norm, steps=2) for norm in ("l1", "linf")
     ],
-    "composed": lambda model, data: certificate.interval_bounds(Reader(model), data, 0.01),
-    "reach": lambda model, data: certificate.prediction_bound(Reader(model), data, "l2"),
+    "interval_bounds": lambda model, data: certificate.interval_bounds(Reader(model), data, 0.01),
+    "prediction_bound": lambda model, data: certificate.prediction_bound(Reader(model), data, "l2"),
     "worst_push": lambda model, data: [
         worst_push(read(model, data).explanation, 3, 0.1, norm) for norm in ("l1", "l2", "linf")
     ],
