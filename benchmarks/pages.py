@@ -64,6 +64,22 @@ def composition() -> str:
     return grid(["dataset", "backbone", *columns], body)
 
 
+def certified(against: str) -> str:
+    """Return the share certified and right of each model, with its accuracies."""
+    rows = [row for row in json.loads((ROOT / "results/certified.json").read_text()) if row["against"] == against]
+    budgets = sorted({row["budget"] for row in rows})
+    models: dict[tuple[str, str, int], dict[int, dict[str, float]]] = defaultdict(dict)
+    for row in rows:
+        models[row["dataset"], row["method"], row["groups"]][row["budget"]] = row
+    body = []
+    for (dataset, method, groups), at in models.items():
+        first = at[budgets[0]]
+        costs = [f"{first[name]:.3f}" for name in ("accuracy", "plain", "without_links")]
+        body.append([dataset, method, str(groups), *costs, *(f"{at[e]['certified_and_right']:.3f}" for e in budgets)])
+    head = ["dataset", "training", "groups", "accuracy", "plain", "without links", *(f"e = {e}" for e in budgets)]
+    return grid(head, body)
+
+
 Means = dict[tuple[str, str, str, str], dict[str, float]]
 
 
@@ -228,6 +244,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "certificates": certificates,
     "composition": composition,
     "violations": violations,
+    "certified-links": lambda: certified("links"),
+    "certified-deletions": lambda: certified("deletions"),
     "reading": lambda: costs("speed.json", "python benchmarks/reading.py"),
     "methods": methods,
     "goals": goals,

@@ -124,3 +124,11 @@ def test_the_backbone_of_extend_is_built_by_name_and_read(extended):
     assert reading.logits.shape == (40, 3) and list(reading.attention) == ["conv1", "conv2"]
     sums = torch.zeros(40).index_add_(0, reading.explanation.target, reading.explanation.weight[:, 0])
     torch.testing.assert_close(sums, torch.ones(40))
+
+
+def test_the_example_of_the_proofs_runs():
+    data = datasets.load("synthetic")
+    page = (DOCS / "proofs.md").read_text()
+    scope = {"model": build("gat", data), "data": data}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], scope)
+    assert scope["proof"].how == "vote" and len(scope["proof"].budget) == data.num_nodes

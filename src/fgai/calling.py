@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from fgai.checks import describe
+from fgai.checks import describe, describe_tensor
 from fgai.errors import CallError, FGAIError
 
 Graph = Data | HeteroData
@@ -33,10 +33,9 @@ def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
         raise CallError(
             f"{type(model).__name__} wraps a model and hides its signature; give the wrapped model, model.module"
         )
-    parameters = inspect.signature(_unwrap(model).forward).parameters.values()
-    first = next(iter(parameters), None)
-    if first is not None and (first.name in ("data", "graph") or first.annotation in (Data, HeteroData, "Data")):
+    if takes_graph(model):
         return model(graph)
+    parameters = forward_parameters(model).values()
     arguments = {p.name: value for p in parameters if (value := _attribute(graph, p.name)) is not None}
     missing = [p.name for p in parameters if p.name not in arguments and _is_required(p)]
     if missing:
@@ -50,6 +49,29 @@ def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
             "define how to call the model with call=lambda model, data: model(data.x, data.edge_index)"
         )
     return model(**arguments)
+
+
+def call_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Tensor:
+    """Return the logits of a model, called with `call` or by its signature; raise `CallError` if there are none."""
+    with call_errors(model, graph):
+        logits = (call or call_by_signature)(model, graph)
+    if not isinstance(logits, Tensor) or logits.layout != torch.strided or logits.is_meta or logits.dim() == 0:
+        raise CallError(
+            f"{type(model).__name__} returned {describe_tensor(logits)}, and fgai needs one dense tensor of logits "
+            "with a row per node; select it with call=lambda model, data: ..."
+        )
+    return logits
+
+
+def forward_parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of `forward` of the innermost wrapped module, by name."""
+    return inspect.signature(_unwrap(model).forward).parameters
+
+
+def takes_graph(model: nn.Module) -> bool:
+    """Return whether `forward` takes the graph itself: by the name or the annotation of its first parameter."""
+    first = next(iter(forward_parameters(model).values()), None)
+    return first is not None and (first.name in ("data", "graph") or first.annotation in (Data, HeteroData, "Data"))
 
 
 @contextmanager

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.attention import Attention
-from fgai.calling import Call, Graph, call_by_signature, call_errors, eval_mode, frozen_params
-from fgai.checks import check_attention, check_graph, check_logits, describe_tensor, expected_rows
-from fgai.errors import CallError
+from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
+from fgai.checks import check_attention, check_graph, check_logits, expected_rows
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
 from fgai.tap import NOTHING, Deltas, Edit, Tap
@@ -136,14 +135,7 @@ class Reader:
             return self._call(graph)
 
     def _call(self, graph: Graph) -> Tensor:
-        with call_errors(self.model, graph):
-            logits = self.call(self.model, graph)
-        if not isinstance(logits, Tensor) or logits.layout != torch.strided or logits.is_meta or logits.dim() == 0:
-            raise CallError(
-                f"{type(self.model).__name__} returned {describe_tensor(logits)}, and fgai needs one dense tensor of "
-                "logits with a row per node; select it with call=lambda model, data: ..."
-            )
-        return logits
+        return call_model(self.model, graph, self.call)
 
     def _context(self, graph: Graph) -> AbstractContextManager[None]:
         """Return the context in which the model is called on a graph."""

@@ -267,8 +267,8 @@ CERTIFICATES = {
     "certify": lambda model, data: [
         certificate.certify(model, data, copy.deepcopy(model), 3, 0.1, norm=norm, steps=2) for norm in ("l1", "linf")
     ],
-    "composed": lambda model, data: certificate.interval_bounds(Reader(model), data, 0.01),
-    "reach": lambda model, data: certificate.prediction_bound(Reader(model), data, "l2"),
+    "interval_bounds": lambda model, data: certificate.interval_bounds(Reader(model), data, 0.01),
+    "prediction_bound": lambda model, data: certificate.prediction_bound(Reader(model), data, "l2"),
     "worst_push": lambda model, data: [
         worst_push(read(model, data).explanation, 3, 0.1, norm) for norm in ("l1", "l2", "linf")
     ],
@@ -278,7 +278,32 @@ CERTIFICATES = {
     "certified_share": lambda model, data: certificate.certified_share(
         certificate.certified_radius(read(model, data).explanation, 3), 0.01
     ),
+    "certify_against": lambda model, data: proofs_against(model, data),
+    "ordered_overlap": lambda model, data: certificate.ordered_overlap(
+        read(model, data).explanation.mean_heads(), 3, nodes=1
+    ),
+    "cloned_overlap": lambda model, data: certificate.cloned_overlap(read(model, data).explanation, 3, nodes=1),
+    "cloned_weight": lambda model, data: certificate.cloned_weight(read(model, data).explanation, nodes=1),
 }
+
+
+def proofs_against(model, data):
+    """A proof against each threat, of a model that bounds are known for, and of its votes."""
+    gat = fgai.backbones.build("gat", DATA).to(device_of(model), data.x.dtype)
+    box = (float(data.x.min()) - 1, float(data.x.max()) + 1)
+    cases = [
+        (gat, certificate.Deletions(1)),
+        (gat, certificate.Injection(1, box)),
+        (gat, certificate.Features(1e-4)),
+        (gat, AttentionBall(0.01)),
+        (certificate.Voted(gat, 5), certificate.Links(1)),
+        (model, certificate.Deletions(1)),
+    ]
+    made = [certificate.certify_against(each, data, threat, k=3) for each, threat in cases]
+    assert [proof.how for proof in made] == ["bound", "none", "bound", "bound", "vote", "none"]
+    return [(proof, proof.shares(), proof.text()) for proof in made]
+
+
 SANITY = {
     "without_attention": sanity.without_attention,
     "cascading_randomisation": sanity.cascading_randomisation,

@@ -1,0 +1,199 @@
+"""Certificates against a named attacker: the budget at which the class of each node is proved not to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from fgai.adversaries import AttentionBall
+from fgai.adversaries.gains import binary_logits
+from fgai.calling import Call
+from fgai.certificates.chain import Chain, NoBoundError, class_logits, parse_chain
+from fgai.certificates.deletions import certified_under_deletions
+from fgai.certificates.explanation import guaranteed_overlap
+from fgai.certificates.features import certified_under_features
+from fgai.certificates.injections import certified_members, certified_under_injection
+from fgai.certificates.order import ordered_overlap
+from fgai.certificates.prediction import prediction_bound
+from fgai.certificates.proof import How, Proof
+from fgai.certificates.threats import Deletions, Features, Injection, Links, Threat
+from fgai.certificates.votes import Voted, is_local
+from fgai.checks import one_graph
+from fgai.errors import SettingError
+from fgai.graph import delete_edges, require
+from fgai.reading import open_reader, read
+from fgai.settings import check_whole
+
+
+def certify_against(model: nn.Module, data: Data, against: Threat, *, k: int = 10, call: Call | None = None) -> Proof:
+    """Prove up to which budget of an attacker the class of each node or pair does not change.
+
+    | threat | model | how |
+    | --- | --- | --- |
+    | `Links` | `Voted(model)`, any model | vote |
+    | `Deletions` | one or two layers of GATConv or GATv2Conv; or `Voted` | exact for one layer, else bound; or vote |
+    | `Injection` | two layers of GATConv | bound |
+    | `Features` | one or two layers of GATConv or GATv2Conv | bound |
+    | `AttentionBall` | any with attention | class: bound; explanation: exact |
+
+    Args:
+        model: A trained model, or a `Voted` one.
+        data: The graph.
+        against: The threat.
+        k: Size of the top k of the explanation, a number of neighbours.
+        call: How to call the model, see `fgai.Reader`.
+
+    Returns:
+        The proof. If no bound is known, `how` is "none", `reason` is the cause, and nothing is certified.
+
+    Raises:
+        SettingError: The threat or k is invalid.
+        DataError: The graph is invalid.
+        CallError: The model cannot be called on the graph, or does not return logits.
+
+    >>> from fgai import backbones, datasets
+    >>> data = datasets.load("synthetic")
+    >>> proof = certify_against(Voted(backbones.build("gat", data), groups=5), data, Links(1))
+    >>> proof.how, proof.budget.shape
+    ('vote', torch.Size([1000]))
+    """
+    if type(against) not in _PROVE:
+        raise SettingError(f"{against!r} is not a threat; give one of {[kind.__name__ for kind in _PROVE]}")
+    check_whole(1, k=k)
+    data = one_graph(data, masks=("test_mask",))
+    prove = _VOTES if isinstance(model, Voted) else _PROVE
+    try:
+        proof = prove[type(against)](model, data, against, k, call)
+    except NoBoundError as error:
+        proof = Proof(against, "none", str(error), *_zero_budget(model, data, call))
+    return _on_one_device(_add_baselines(proof, model, data, call))
+
+
+def _by_votes(model: Any, data: Data, against: Links | Deletions, k: int, call: Call | None) -> Proof:
+    votes = model.votes(data, call)
+    if not is_local(model, data, call):
+        reason = "logits change when nodes are added that have no link to the other nodes, so no vote is safe"
+        return Proof(against, "none", reason, votes.prediction, torch.zeros_like(votes.budget))
+    reason = f"{model.groups} graphs vote, and a link changes one vote; there is no bound on the explanation"
+    return Proof(against, "vote", reason, votes.prediction, votes.budget)
+
+
+def _deletions(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
+    chain = parse_chain(model, data, call)
+    budget = _largest_budget(chain, against.links, lambda links: certified_under_deletions(chain, links))
+    if chain.first is None:
+        return Proof(against, "exact", "one layer: the worst links are known", chain.prediction, budget)
+    reason = "the worst links of the last layer are known, those of the first are bounded by intervals"
+    return Proof(against, *_none_if_empty(reason, budget), chain.prediction, budget)
+
+
+def _injection(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
+    chain, overlap = parse_chain(model, data, call), None
+    if chain.last.att is None:
+        overlap = ordered_overlap(read(model, data, call).explanation, k, against.nodes, against.neighbours)
+    overlap_how: How = "none" if overlap is None else "bound"
+    try:
+        budget = _largest_budget(
+            chain, against.nodes, lambda nodes: certified_under_injection(chain, replace(against, nodes=nodes))
+        )
+    except NoBoundError as error:
+        zero = torch.zeros_like(chain.prediction)
+        return Proof(against, "none", str(error), chain.prediction, zero, overlap, overlap_how)
+    if overlap is not None and not against.neighbours:
+        overlap = torch.maximum(overlap, certified_members(chain, against, k))
+    how, reason = _none_if_empty("the states of injected nodes are bounded by intervals", budget)
+    return Proof(against, how, reason, chain.prediction, budget, overlap, overlap_how)
+
+
+def _attention(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
+    if against.on != "weights" or against.sites is not None:
+        raise SettingError(f"{against}: proofs are about the weights of the last layer; leave `on` and `sites` out")
+    with open_reader(model, call) as reader:
+        clean = reader.checked(data)
+        bound = prediction_bound(reader, data, against.norm)
+    overlap = guaranteed_overlap(clean.explanation, k, against.radius, against.norm)
+    if bound is None:
+        reason = "the logits are not linear in the weights"
+        return Proof(against, "none", reason, *_zero_budget(model, data, call), overlap, "exact")
+    radius = bound.class_radius.nan_to_num(0.0, posinf=torch.inf)
+    budget = radius.where(radius.isinf(), radius.nextafter(torch.zeros_like(radius)))  # the radius itself is excluded
+    prediction = binary_logits(clean).argmax(1)
+    return Proof(against, "bound", "the logits are linear in the weights", prediction, budget, overlap, "exact")
+
+
+def _features(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
+    chain = parse_chain(model, data, call)
+    budget = certified_under_features(chain, against.radius).double() * against.radius
+    how, reason = _none_if_empty("values and scores are bounded by intervals", budget)
+    return Proof(against, how, reason, chain.prediction, budget)
+
+
+def _links_unvoted(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
+    raise NoBoundError(
+        "no bound is known for links that change anywhere; wrap the model: fgai.certificates.Voted(model)"
+    )
+
+
+def _votes_unsupported(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
+    raise NoBoundError(
+        "votes are certified against changed links only; give the threat Links, or certify the model without votes"
+    )
+
+
+_Prove = Callable[[nn.Module, Data, Any, int, Call | None], Proof]
+_PROVE: dict[type, _Prove] = {
+    Links: _links_unvoted,
+    Deletions: _deletions,
+    Injection: _injection,
+    Features: _features,
+    AttentionBall: _attention,
+}
+_VOTES: dict[type, _Prove] = {kind: _by_votes if kind in (Links, Deletions) else _votes_unsupported for kind in _PROVE}
+
+
+def _largest_budget(chain: Chain, most: int, certified: Callable[[int], Tensor]) -> Tensor:
+    """Return the largest budget up to `most` such that it and all smaller ones are certified; [N]."""
+    remaining, budget = torch.ones_like(chain.prediction, dtype=torch.bool), torch.zeros_like(chain.prediction)
+    for size in range(1, most + 1):
+        if bool(remaining.any()):
+            remaining = remaining & certified(size)
+            budget += remaining.long()
+    return budget
+
+
+def _none_if_empty(reason: str, budget: Tensor) -> tuple[How, str]:
+    """Return "bound" and the reason, or "none" if no node is certified."""
+    return ("bound", reason) if bool((budget > 0).any()) else ("none", f"{reason}; this certifies no node of the model")
+
+
+def _zero_budget(model: nn.Module, data: Data, call: Call | None) -> tuple[Tensor, Tensor]:
+    """Return the predictions, and a budget of 0 for each."""
+    prediction = _predict(model, data, call)
+    return prediction, torch.zeros_like(prediction)
+
+
+def _predict(model: nn.Module, data: Data, call: Call | None) -> Tensor:
+    """Return the predicted classes; [N]."""
+    if isinstance(model, Voted):
+        return model.votes(data, call).prediction
+    return class_logits(model, data, call).argmax(1)
+
+
+def _add_baselines(proof: Proof, model: nn.Module, data: Data, call: Call | None) -> Proof:
+    """Add the labels, and the predictions of the model itself with all links and without any."""
+    inner = model.model if isinstance(model, Voted) else model
+    bare = delete_edges(data, torch.ones_like(require(data, "edge_index")[0], dtype=torch.bool))
+    label, test = (value if isinstance(value := data.get(name), Tensor) else None for name in ("y", "test_mask"))
+    plain, without_links = (_predict(inner, graph, call) for graph in (data, bare))
+    return replace(proof, label=label, test=test, plain=plain, without_links=without_links)
+
+
+def _on_one_device(proof: Proof) -> Proof:
+    """Move all tensors to the device of the budget: the CPU if the device of the graph has no float64."""
+    tensors = {f.name: value for f in fields(proof) if isinstance(value := getattr(proof, f.name), Tensor)}
+    return replace(proof, **{name: value.to(proof.budget.device) for name, value in tensors.items()})

@@ -1,0 +1,235 @@
+"""Models of one or two GATConv or GATv2Conv layers with a monotone activation between them, as matrices in float64.
+
+A model is recognised by its output: the layers that it calls are computed again from their matrices. If the logits
+agree, the model is such a chain. Otherwise `NoBoundError` describes what is not supported.
+
+    layer   out_i = sum_j softmax_j(s_ij) (V x_j + v) + b     over the neighbours j of i, with self-loops also i
+    GAT     s_ij = leaky(a . x_j + t . x_i)
+    GATv2   s_ij = att . leaky(L x_j + R x_i)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
+
+from fgai.adversaries.gains import binary_logits
+from fgai.calling import Call, call_model, eval_mode
+from fgai.checks import check_logits, expected_rows
+from fgai.devices import to_double
+from fgai.errors import FGAIError
+from fgai.graph import require, segment_sum
+from fgai.reading import Reading
+
+ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
+    functional.elu,
+    functional.relu,
+    torch.tanh,
+    functional.leaky_relu,
+    lambda h: h,
+)
+
+
+class NoBoundError(FGAIError, ValueError):
+    """No bound is known for the model; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer as matrices; H heads, C channels, F inputs."""
+
+    value: Tensor  # [H, C, F]
+    shift: Tensor  # [H, C], added to the weighted sum: bias of the values and of the layer
+    source: Tensor  # GAT: [H, F]; GATv2: [H, C, F]
+    target: Tensor  # the same
+    inner: Tensor  # GATv2: [H, C], inside the leak; GAT: none
+    att: Tensor | None  # GATv2: [H, C]
+    slope: float
+    loops: bool
+
+    @classmethod
+    def of(cls, layer: Any) -> Layer:
+        """Return the matrices of a PyG layer."""
+        heads, channels = layer.heads, layer.out_channels
+        matrix = lambda linear: to_double(linear.weight.detach()).view(heads, channels, -1)  # noqa: E731
+        row = lambda bias: 0.0 if bias is None else to_double(bias.detach()).view(heads, channels)  # noqa: E731
+        common = {"slope": layer.negative_slope, "loops": layer.add_self_loops}
+        if isinstance(layer, GATConv):
+            value = matrix(layer.lin)
+            source, target = (
+                torch.einsum("hc,hcf->hf", to_double(part.detach())[0], value)
+                for part in (layer.att_src, layer.att_dst)
+            )
+            shift = torch.zeros_like(value[..., 0]) + row(layer.bias)
+            return cls(value, shift, source, target, value.new_zeros(0), None, **common)
+        left, right = matrix(layer.lin_l), matrix(layer.lin_r)
+        own, other = (row(linear.bias) for linear in (layer.lin_l, layer.lin_r))
+        zero = torch.zeros_like(left[..., 0])
+        inner, shift = zero + own + other, zero + own + row(layer.bias)
+        return cls(left, shift, left, right, inner, to_double(layer.att.detach())[0], **common)
+
+    def leaky(self, score: Tensor) -> Tensor:
+        """Return the scores after the leaky ReLU."""
+        return functional.leaky_relu(score, self.slope)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Return V x + v + b, whose weighted mean is the output of the layer; [N, F] -> [N, H, C]."""
+        return torch.einsum("nf,hcf->nhc", x, self.value) + self.shift
+
+    def scores(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Return the score of each edge; [E, H]."""
+        if self.att is None:
+            return self.leaky((x @ self.source.t())[source] + (x @ self.target.t())[target])
+        left, right = (torch.einsum("nf,hcf->nhc", x, part) for part in (self.source, self.target))
+        return (self.leaky(left[source] + right[target] + self.inner) * self.att).sum(2)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of a model, with their values on the clean graph."""
+
+    first: Layer | None
+    last: Layer
+    act: Callable[[Tensor], Tensor]
+    x: Tensor  # [N, F]
+    source: Tensor  # [E], without self-loops
+    target: Tensor  # [E]
+    normal: Tensor  # [N, H], log of the first layer's sum of exp(score), self-loop included
+    pre: Tensor  # [N, H, C], the first layer's output before the activation
+    hidden: Tensor  # [N, K], the input of the last layer
+    logits: Tensor  # [N, classes]
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return len(self.x)
+
+    @property
+    def prediction(self) -> Tensor:
+        """The predicted class of each node; [N]."""
+        return self.logits.argmax(1)
+
+
+def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain:
+    """Return the layers of the model with their values on this graph.
+
+    Raises:
+        NoBoundError: The model is not a chain of one or two supported layers.
+
+    >>> from torch_geometric.nn import GATConv
+    >>> data = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [2, 2]]))
+    >>> parse_chain(GATConv(3, 2), data).logits.shape
+    torch.Size([3, 2])
+    """
+    layers, logits = _record_layers(model, data, call)
+    _check_supported(layers, logits, data)
+    links = require(data, "edge_index")
+    x = require(data, "x").detach()
+    x = to_double(x.to_dense() if x.is_sparse else x)
+    links, logits = links[:, links[0] != links[1]].to(x.device), to_double(logits)
+    parts = [Layer.of(layer) for layer in layers]
+    for act in ACTIVATIONS:
+        chain = _run(parts, act, x, links)
+        if torch.allclose(chain.logits, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+            return chain
+    raise NoBoundError(
+        f"{type(model).__name__} does more between its attention layers than apply a monotone activation (a norm, a "
+        "residual or other layers); no bound is known for such models"
+    )
+
+
+def attend(layer: Layer, x: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output of a layer, [N, H, C], and the log-sum-exp of its scores, [N, H]; links have no self-loops."""
+    nodes = len(x)
+    if layer.loops:
+        source, target = (torch.cat([ends, torch.arange(nodes, device=x.device)]) for ends in (source, target))
+    score = layer.scores(x, source, target)
+    top = segment_max(score, target, nodes)
+    mass = (score - top[target]).exp()
+    total = segment_sum(mass, target, nodes).clamp(min=1e-300)
+    weight = mass / total[target]
+    out = segment_sum(weight.unsqueeze(2) * (layer.values(x) - layer.shift)[source], target, nodes) + layer.shift
+    return out, total.log() + top
+
+
+def segment_max(value: Tensor, index: Tensor, num: int) -> Tensor:
+    """Return the maximum of each segment; -1e6 for an empty one, so that exp(value - maximum) is finite."""
+    along = index.view(-1, *[1] * (value.dim() - 1)).expand_as(value)
+    return value.new_full((num, *value.shape[1:]), -1e6).scatter_reduce(0, along, value, "amax")
+
+
+def class_logits(model: nn.Module, data: Data, call: Call | None = None) -> Tensor:
+    """Return the logits of a model with or without attention, one column per class, without gradients; [N, C].
+
+    >>> class_logits(GATConv(3, 1), Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))).shape
+    torch.Size([2, 2])
+    """
+    with eval_mode(model), torch.no_grad():
+        logits = call_model(model, data, call)
+    check_logits(logits, type(model).__name__, expected_rows(data))
+    return binary_logits(Reading(logits, {}))
+
+
+def _run(parts: list[Layer], act: Callable[[Tensor], Tensor], x: Tensor, links: Tensor) -> Chain:
+    """Compute the layers with this activation."""
+    *early, last = parts
+    normal, pre, hidden = x.new_zeros(0), x.new_zeros(0), x
+    if early:
+        pre, normal = attend(early[0], x, *links)
+        hidden = act(pre).flatten(1)
+    logits = attend(last, hidden, *links)[0][:, 0]
+    return Chain(early[0] if early else None, last, act, x, links[0], links[1], normal, pre, hidden, logits)
+
+
+def _record_layers(model: nn.Module, data: Data, call: Call | None) -> tuple[list[Any], Tensor]:
+    """Return the attention layers in the order of execution, and the logits."""
+    layers: list[Any] = []
+    kinds = (GATConv, GATv2Conv, TransformerConv)
+    hooks = [
+        module.register_forward_hook(lambda layer, *_: layers.append(layer))
+        for module in model.modules()
+        if isinstance(module, kinds)
+    ]
+    try:
+        logits = class_logits(model, data, call)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return layers, logits
+
+
+def _check_supported(layers: list[Any], logits: Tensor, data: Data) -> None:
+    """Raise `NoBoundError` unless a bound is known for these layers on this graph."""
+    links = require(data, "edge_index")
+    loops = bool((links[0] == links[1]).any())
+    if any(isinstance(layer, TransformerConv) for layer in layers):
+        raise NoBoundError(
+            "the scores of TransformerConv are products of two states, so a change of one state changes each score "
+            "without limit; no bound is known"
+        )
+    if not 1 <= len(layers) <= 2:
+        raise NoBoundError(
+            f"{len(layers)} attention layers of PyG were called; bounds are known for one or two, since with more "
+            "of them a change at a node reaches the states of its neighbours"
+        )
+    if layers[-1].heads != 1:
+        raise NoBoundError("the last layer has several heads; the worst cases of their softmaxes do not add up")
+    if len(layers) == 2 and not layers[0].concat:
+        raise NoBoundError("the first layer averages its heads; bounds are known for concatenated heads")
+    if any(layer.edge_dim is not None or not isinstance(layer.in_channels, int) for layer in layers):
+        raise NoBoundError("a layer has edge features, or separate sources and targets; no bound is known")
+    if not all(0 < layer.negative_slope <= 1 for layer in layers):
+        raise NoBoundError("a layer's negative_slope is not above 0 and at most 1; no bound is known")
+    if loops and not all(layer.add_self_loops for layer in layers):
+        raise NoBoundError("the graph has self-loops and a layer does not replace them by its own; no bound is known")
+    if links.unique(dim=1).size(1) != links.size(1):
+        raise NoBoundError("some links of the graph have copies; call data.coalesce() first")
+    if len(logits) != data.num_nodes or logits.size(1) != layers[-1].out_channels:
+        raise NoBoundError("the logits are not the output of the last attention layer; no bound is known")

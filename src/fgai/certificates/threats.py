@@ -1,0 +1,103 @@
+"""Threats: what an attacker may change, and how much of it.
+
+| threat | what the attacker may do | budget |
+| --- | --- | --- |
+| `Links(e)` | add, remove or alter `e` links anywhere; add any number of nodes with any features | links |
+| `Deletions(q)` | remove `q` links of the node itself | links |
+| `Injection(m, box, neighbours)` | add `m` nodes, features in a box, at the node and at few neighbours | nodes |
+| `Features(radius)` | change each feature of each node by at most `radius` | a distance |
+| `AttentionBall(radius, norm)` | change the attention itself; the graph does not change | a distance |
+
+The model, its groups and its key are fixed before the attack: these are attacks on a trained model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fgai.adversaries import AttentionBall
+from fgai.errors import SettingError
+from fgai.settings import check_box, check_numbers, check_whole
+
+
+@dataclass(frozen=True)
+class Links:
+    """At most `links` links added, removed or altered, anywhere in the graph.
+
+    A link is an unordered pair of nodes with all its directions, copies and edge features. The attacker may also add
+    any number of nodes with any features. Links with an old node at one end count, links between new nodes do not.
+
+    Args:
+        links: Number of links.
+    """
+
+    links: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole(0, links=self.links)
+
+
+@dataclass(frozen=True)
+class Deletions:
+    """At most `links` links of the certified node removed, in both directions. Its self-loop is not removed.
+
+    Args:
+        links: Number of links.
+    """
+
+    links: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole(1, links=self.links)
+
+
+@dataclass(frozen=True)
+class Injection:
+    """At most `nodes` new nodes with features in `box`, linked to the certified node and at most `neighbours` others.
+
+    Links between new nodes, and from new nodes to nodes that are not neighbours of the certified node, do not count.
+
+    Args:
+        nodes: Number of new nodes.
+        box: Lowest and highest value of all features.
+        neighbours: Number of neighbours of the certified node that new nodes are linked to.
+    """
+
+    nodes: int = 1
+    box: tuple[float, float] = (-1.0, 1.0)
+    neighbours: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole(1, nodes=self.nodes)
+        check_whole(0, neighbours=self.neighbours)
+        check_box(self.box)
+        if self.box is None:
+            raise SettingError("box=None; a proof needs two finite numbers, the lower one first")
+
+
+@dataclass(frozen=True)
+class Features:
+    """Each feature of each node changed by at most `radius`.
+
+    Args:
+        radius: Largest change of a feature.
+    """
+
+    radius: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_numbers(0, radius=self.radius)
+
+
+Threat = Links | Deletions | Injection | Features | AttentionBall
+
+
+def size_of(threat: Threat) -> float:
+    """Return the budget of a threat in its unit.
+
+    >>> size_of(Links(3))
+    3
+    """
+    if isinstance(threat, Links | Deletions):
+        return threat.links
+    return threat.nodes if isinstance(threat, Injection) else threat.radius

@@ -1,0 +1,339 @@
+"""Proofs about a model as it is: deletions, injections, the order of the top k, clones; by enumeration and attack."""
+
+from itertools import combinations
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
+
+from fgai import AttentionBall, backbones, datasets, read
+from fgai.certificates import (
+    Deletions,
+    Features,
+    Injection,
+    Links,
+    Voted,
+    certify_against,
+    cloned_overlap,
+    cloned_weight,
+    ordered_overlap,
+)
+from fgai.certificates.chain import NoBoundError, parse_chain
+from fgai.certificates.features import mean_bounds
+from fgai.certificates.injections import StateBounds, injected_states, two_layers
+from fgai.errors import SettingError
+from fgai.graph import add_nodes
+from fgai.methods import Vanilla
+from fgai.metrics import top_overlap
+from loose import loose
+
+
+class Two(nn.Module):
+    def __init__(self, layer, features=4, classes=3, scale=0.6, **settings):
+        super().__init__()
+        self.one = layer(features, 3, heads=2, **settings)
+        self.two = layer(6, classes, heads=1, **settings)
+        for parameter in self.parameters():
+            parameter.data += scale * torch.randn_like(parameter)
+
+    def forward(self, x, edge_index):
+        return self.two(nn.functional.elu(self.one(x, edge_index)), edge_index)
+
+
+def graph(nodes=7, share=0.5, low=-1.0, high=1.0):
+    pairs = torch.tensor([pair for pair in combinations(range(nodes), 2) if torch.rand(()) < share]).reshape(-1, 2).t()
+    x = low + (high - low) * torch.rand(nodes, 4)
+    return loose(Data(x=x, edge_index=torch.cat([pairs, pairs.flip(0)], dim=1)))
+
+
+def without(data, node, gone):
+    source, target = data.edge_index
+    cut = ((target == node) & torch.isin(source, gone)) | ((source == node) & torch.isin(target, gone))
+    return Data(x=data.x, edge_index=data.edge_index[:, ~cut])
+
+
+def neighbours(data, node):
+    return data.edge_index[0][data.edge_index[1] == node]
+
+
+def falls(model, data, node, links):
+    """Whether some deletion of `links` links of the node, or fewer, changes its class."""
+    own = model(data.x, data.edge_index)[node].argmax()
+    beside = neighbours(data, node)
+    for count in range(1, links + 1):
+        for gone in combinations(beside.tolist(), min(count, len(beside))):
+            now = without(data, node, torch.tensor(gone, dtype=torch.long))
+            if model(now.x, now.edge_index)[node].argmax() != own:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv])
+@pytest.mark.parametrize("loops", [True, False])
+@torch.no_grad()
+def test_no_one_or_two_deleted_links_change_a_certified_class(layer, loops):
+    torch.manual_seed(0)
+    certified = fell = 0
+    for _ in range(6):
+        model, data = Two(layer, add_self_loops=loops).eval(), graph()
+        budget = certify_against(model, data, Deletions(2)).budget
+        for node in range(len(data.x)):
+            for links in (1, 2):
+                broken = falls(model, data, node, links)
+                assert not (broken and budget[node] >= links), (node, links)
+                certified, fell = certified + int(budget[node] >= links), fell + broken
+    assert certified > 20
+    assert fell > 0
+
+
+@torch.no_grad()
+def test_no_single_deletion_breaks_a_certificate_of_a_trained_model():
+    data = datasets.load("synthetic")
+    with torch.enable_grad():
+        model = Vanilla(epochs=40).fit(backbones.build("gat", data), data).model
+    budget = certify_against(model, data, Deletions(1)).budget
+    assert (budget >= 1).double().mean() > 0.5
+    for node in data.test_mask.nonzero().flatten()[:15].tolist():
+        assert not (budget[node] >= 1 and falls(model, data, node, 1))
+
+
+@torch.no_grad()
+def test_deletions_in_one_layer_are_exact():
+    torch.manual_seed(1)
+    for layer in (GATConv, GATv2Conv):
+        for _ in range(6):
+            model, data = layer(4, 3).eval(), graph()
+            proof = certify_against(model, data, Deletions(2))
+            assert proof.how == "exact"
+            for node in range(len(data.x)):
+                assert [bool(proof.budget[node] >= q) for q in (1, 2)] == [
+                    not falls(model, data, node, q) for q in (1, 2)
+                ]
+
+
+def injected(data, node, threat, generator):
+    """A random injection inside the threat; corners of the box half of the time."""
+    low, high = threat.box
+    count, size = threat.nodes, data.num_nodes
+    x = low + (high - low) * torch.rand(count, 4, generator=generator, dtype=data.x.dtype)
+    if torch.rand((), generator=generator) < 0.5:
+        x = torch.where(x > (low + high) / 2, high, low).to(data.x)
+    if torch.rand((), generator=generator) < 0.5:
+        x = x[:1].expand(count, -1)
+    beside = neighbours(data, node)
+    hit = beside[torch.randperm(len(beside), generator=generator)[: threat.neighbours]]
+    others = torch.tensor([i for i in range(size) if i != node and i not in beside.tolist()], dtype=torch.long)
+    free = others[torch.rand(len(others), generator=generator) < 0.3]
+    ends = torch.cat([torch.tensor([node]), hit, free])
+    new = torch.cartesian_prod(torch.arange(size, size + count), ends).t()
+    among = torch.combinations(torch.arange(size, size + count)).t()
+    return add_nodes(data, x, torch.cat([new, new.flip(0), among, among.flip(0)], dim=1))
+
+
+def cases(data, threat, trials, generator):
+    """Many injections in one graph, a copy of it for each node and trial: clean, attacked, and who is attacked."""
+    nodes, count = data.num_nodes, data.num_nodes * trials
+    clean = Data(
+        x=data.x.repeat(count, 1), edge_index=torch.cat([data.edge_index + i * nodes for i in range(count)], dim=1)
+    )
+    x, links, victims = [], [], []
+    for i in range(count):
+        wide = injected(data, i % nodes, threat, generator)
+        new = wide.edge_index[:, data.num_edges :]
+        links.append(torch.where(new < nodes, new + i * nodes, new - nodes + (count * nodes + i * threat.nodes)))
+        x.append(wide.x[nodes:])
+        victims.append(i * nodes + i % nodes)
+    return clean, add_nodes(clean, torch.cat(x), torch.cat(links, dim=1)), torch.tensor(victims)
+
+
+@pytest.mark.parametrize("touched", [0, 1])
+@torch.no_grad()
+def test_no_injection_changes_a_certified_class_or_evicts_a_certified_member(touched):
+    generator, certified, fell, members = torch.Generator().manual_seed(0), 0, 0, []
+    torch.manual_seed(2)
+    for _ in range(8):
+        model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=0.2, high=0.6)
+        for nodes in (1, 2):
+            threat = Injection(nodes, box=(0.2, 0.6), neighbours=touched)
+            proof = certify_against(model, data, threat, k=3)
+            clean, wide, victims = cases(data, threat, 40, generator)
+            before, after = read(model, clean), read(model, wide)
+            changed = before.logits[victims].argmax(1) != after.logits[victims].argmax(1)
+            assert not (changed & proof.certified()[victims % len(data.x)]).any()
+            kept = top_overlap(before.explanation, after.explanation, 3)[victims]
+            assert (kept >= proof.overlap[victims % len(data.x)] - 1e-9).all()
+            fell, certified = fell + int(changed.sum()), certified + int(proof.certified().sum())
+            members.append(float(proof.overlap.mean()))
+    assert certified > 10
+    assert fell > 0
+    assert max(members) > 0.3
+
+
+@torch.no_grad()
+def test_states_under_injection_stay_in_their_box():
+    torch.manual_seed(3)
+    generator, threat = torch.Generator().manual_seed(0), Injection(2, box=(-1.0, 1.0))
+    for _ in range(5):
+        model, data = Two(GATConv).eval(), graph()
+        chain = parse_chain(model, data)
+        first, _ = two_layers(chain)
+        low, high = injected_states(chain, first, StateBounds.of(chain, threat.box), threat)
+        for node in range(len(data.x)):
+            for _ in range(20):
+                now = injected(data, node, threat, generator)
+                state = nn.functional.elu(model.one(now.x, now.edge_index))[node]
+                assert (state >= low[node] - 1e-5).all() and (state <= high[node] + 1e-5).all()
+
+
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv])
+@pytest.mark.parametrize("loops", [True, False])
+@torch.no_grad()
+def test_no_move_of_the_features_changes_a_certified_class(layer, loops):
+    torch.manual_seed(6)
+    certified = fell = 0
+    for deep in (True, False) * 3:
+        settings, data = {"add_self_loops": loops}, graph()
+        model = (Two(layer, scale=0.3, **settings) if deep else layer(4, 3, **settings)).eval()
+        for radius in (0.02, 0.1, 0.4):
+            proof = certify_against(model, data, Features(radius))
+            many = 400
+            step = radius * (2 * torch.rand(many, *data.x.shape) - 1)
+            step[::2] = radius * step[::2].sign()
+            links = torch.cat([data.edge_index + i * len(data.x) for i in range(many)], dim=1)
+            answers = model((data.x + step).flatten(0, 1), links).argmax(1).view(many, -1)
+            changed = (answers != proof.prediction).any(0)
+            assert not (changed & proof.certified()).any()
+            certified, fell = certified + int(proof.certified().sum()), fell + int(changed.sum())
+    assert certified > 20
+    assert fell > 0
+
+
+@torch.no_grad()
+def test_the_bound_of_a_mean_is_attained():
+    torch.manual_seed(7)
+    data = graph()
+    data.edge_index = data.edge_index[:, data.edge_index[1] != 0]  # without loops, only a bias is left of 0
+    for loops in (True, False):
+        chain = parse_chain(Two(GATConv, add_self_loops=loops), data)
+        assert chain.first is not None
+        low, high = mean_bounds(chain.first, chain.x, chain.x, chain)  # a box of one point
+        torch.testing.assert_close(low, chain.pre)
+        torch.testing.assert_close(high, chain.pre)
+
+
+@pytest.mark.parametrize("loops", [True, False])
+@torch.no_grad()
+def test_an_injection_never_costs_more_members_than_the_order_allows(loops):
+    torch.manual_seed(4)
+    generator, tight = torch.Generator().manual_seed(1), False
+    for _ in range(6):
+        model, data = Two(GATConv, add_self_loops=loops).double().eval(), graph(share=0.8)
+        data.x = data.x.double()
+        for nodes in (1, 2):
+            clean, wide, victims = cases(data, Injection(nodes, box=(-3.0, 3.0)), 30, generator)
+            before, after = read(model, clean).explanation, read(model, wide).explanation
+            for k in (2, 4):
+                promised = ordered_overlap(before, k, nodes)
+                assert (promised[before.degree > k] >= 1 - (nodes + loops) / k - 1e-9).all()
+                kept = top_overlap(before, after, k)
+                assert (kept[victims] >= promised[victims] - 1e-9).all()
+                tight |= bool(((kept == promised) & (kept < 1))[victims].any())
+    assert tight
+
+
+@torch.no_grad()
+def test_gatv2_has_no_such_order():
+    torch.manual_seed(0)
+    generator, broken = torch.Generator().manual_seed(1), 0
+    for _ in range(6):
+        model, data = Two(GATv2Conv, scale=1.0).eval(), graph(share=0.9)
+        clean, wide, victims = cases(data, Injection(1, box=(-9.0, 9.0)), 30, generator)
+        before, after = read(model, clean).explanation, read(model, wide).explanation
+        broken += int((top_overlap(before, after, 4) < ordered_overlap(before, 4, 1) - 1e-9)[victims].sum())
+    assert broken > 0
+
+
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv, TransformerConv])
+@torch.no_grad()
+def test_clones_of_the_strongest_take_what_is_said_and_evict_the_rest(layer):
+    torch.manual_seed(5)
+    model, data = layer(4, 3).double().eval(), graph(share=0.8)
+    data.x = data.x.double()
+    clean = read(model, data).explanation.coalesce()
+    for node in range(len(data.x)):
+        own = clean.target == node
+        strongest = clean.source[own][clean.weight[own, 0].argmax()]
+        for nodes in (1, 2):
+            new = torch.stack([torch.arange(7, 7 + nodes), torch.full((nodes,), node)])
+            now = read(model, add_nodes(data, data.x[strongest].expand(nodes, -1), new)).explanation
+            taken = now.weight[(now.target == node) & (now.source >= 7)].sum()
+            assert torch.isclose(taken, cloned_weight(clean, nodes)[node])
+            for k in (1, 2, 3):
+                assert torch.isclose(top_overlap(clean, now, k)[node].double(), cloned_overlap(clean, k, nodes)[node])
+
+
+def test_what_is_not_known_says_none_and_why():
+    data = datasets.load("synthetic")
+    gt = backbones.BACKBONES["gt"].prepare(data)
+    gat, gatv2 = (backbones.build(name, data) for name in ("gat", "gatv2"))
+    cases = [
+        (backbones.build("gt", gt), gt, Deletions(1), "TransformerConv"),
+        (gat, data, Links(1), "Voted"),
+        (backbones.build("gt", gt), gt, Features(0.1), "TransformerConv"),
+        (gat, data, Features(99.0), "certifies no node"),
+        (gatv2, data, Injection(1, box=(-9.0, 9.0)), "GATv2Conv"),
+        (gat, data, Injection(1, box=(0.0, 0.1)), "outside the box"),
+        (Voted(gat, 3), data, Injection(1), "links"),
+        (GATConv(data.x.size(1), 4, heads=2), data, Deletions(1), "several heads"),
+    ]
+    for model, on, threat, why in cases:
+        proof = certify_against(model, on, threat)
+        assert proof.how == "none" and why in proof.reason
+        assert not proof.certified().any() and proof.shares()["certified"] == 0.0
+    with pytest.raises(SettingError, match="not a threat"):
+        certify_against(gat, data, loose("links"))
+
+
+def test_more_than_an_activation_between_the_layers_is_recognised():
+    class Skip(Two):
+        def forward(self, x, edge_index):
+            h = self.one(x, edge_index)
+            return self.two(nn.functional.elu(h) + h, edge_index)
+
+    torch.manual_seed(0)
+    with pytest.raises(NoBoundError, match="residual"):
+        parse_chain(Skip(GATConv), graph())
+
+
+def test_a_threat_without_sense_is_refused():
+    for make in (lambda: Links(-1), lambda: Deletions(0), lambda: Injection(0), lambda: Features(-0.1)):
+        with pytest.raises(SettingError, match="at least"):
+            make()
+    with pytest.raises(SettingError, match="lower one first"):
+        Injection(1, box=(1.0, 0.0))
+
+
+def test_shares_stand_beside_the_plain_model_and_the_one_without_links():
+    data = datasets.load("synthetic")
+    model = backbones.build("gat", data)
+    proof = certify_against(Voted(model, 5), data, Links(2))
+    shares = proof.shares()
+    test, plain = data.test_mask, model.eval()(data.x, data.edge_index).argmax(1)
+    alone = model(data.x, data.edge_index[:, :0]).argmax(1)
+    assert shares["plain"] == pytest.approx(float((plain == data.y)[test].double().mean()))
+    assert shares["without_links"] == pytest.approx(float((alone == data.y)[test].double().mean()))
+    assert shares["accuracy"] == pytest.approx(float((proof.prediction == data.y)[test].double().mean()))
+    both = proof.certified() & (proof.prediction == data.y)
+    assert shares["certified_and_right"] == pytest.approx(float(both[test].double().mean()))
+    assert (proof.budget >= 1).sum() >= proof.certified().sum()
+    assert proof.shares(1)["certified"] == pytest.approx(float((proof.budget >= 1)[test].double().mean()))
+    assert "vote" in str(proof) and "without links" in str(proof)
+
+
+def test_the_attention_ball_has_the_same_words():
+    data = datasets.load("synthetic")
+    proof = certify_against(backbones.build("gat", data), data, AttentionBall(0.01), k=3)
+    assert (proof.how, proof.overlap_how) == ("bound", "exact")
+    assert proof.overlap.shape == proof.budget.shape == (data.num_nodes,)
