@@ -45,8 +45,8 @@ def _audit(rng):
     net, data = either(rng) if rng.random() < 0.7 else (model(), graph())
     given = {"seeds": 1, "gain": rng.choice((*GAINS, "zzz")) if rng.random() < 0.4 else "kl"}
     if rng.random() < 0.3:
-        name = rng.choice(("seeds", "watch", "name", "gain"))
-        given[name] = rng.choice({"seeds": FEW, "watch": NODES, "name": WORDS, "gain": WORDS}[name])
+        name = rng.choice(("seeds", "show_nodes", "name", "gain"))
+        given[name] = rng.choice({"seeds": FEW, "show_nodes": NODES, "name": WORDS, "gain": WORDS}[name])
     by = hostile_settings(rng, ADVERSARIES[rng.choice(list(ADVERSARIES))], wrong=rng.choice((0, 1)))
     return lambda: fgai.audit(net, data, by(), **given)
 

@@ -95,7 +95,8 @@ def _set(name, change):
 
 def _entry(bad):
     def put(rng, tensor):
-        tensor.view(-1)[rng.randrange(tensor.numel())] = bad
+        if tensor.numel():
+            tensor.view(-1)[rng.randrange(tensor.numel())] = bad
         return tensor
 
     return put

@@ -109,11 +109,20 @@ def test_hostile_pages_do_nothing_in_a_browser():
     assert not findings and counts.total() == 3
 
 
-def test_the_campaign_that_is_shown_is_whole_and_ended_well():
-    rows = {row["what"]: row for row in json.loads((ROOT / "results" / "hostile.json").read_text())}
+def shown():
+    """The committed rows of the campaign, by what was tried."""
+    return {row["what"]: row for row in json.loads((ROOT / "results" / "hostile.json").read_text())}
+
+
+def test_the_campaign_that_is_shown_ended_well():
+    assert {name: row for name, row in shown().items() if any(row[kind] for kind in BAD)} == {}
+
+
+@pytest.mark.slow  # after `python benchmarks/hostile.py`, which takes an hour
+def test_the_campaign_that_is_shown_is_whole():
+    rows = shown()
     assert {*TARGETS} <= {*rows}
     assert sum(rows[name]["tried"] for name in TARGETS) >= 100_000
     assert {name: rows[name]["tried"] for name in INTERRUPTED} == {
         name: max(30, rows[name]["tried"]) for name in INTERRUPTED
     }
-    assert {name: row for name, row in rows.items() if any(row[kind] for kind in BAD)} == {}

@@ -47,6 +47,7 @@ def notebook_html(report: Any) -> str:
 
 
 REMEDY = "AuditReport.save writes one to a .json file"
+DECIDING_BASELINES = ("f1_largest_class", "g_tvd_uniform", "overlap_randomised")  # a verdict needs them
 REQUIRED = ("f1", "overlap", "g_tvd")  # metrics that every text and page shows
 NAME_LENGTH = 1_000  # maximum characters of a name in a file
 MAX_NODE = 2**53  # node numbers are smaller: JavaScript cannot represent larger integers exactly
@@ -224,6 +225,8 @@ def _first_problem(report: AuditReport) -> str:
         "its adversary has no name": not isinstance(report.adversary.get("name"), str),
         f"{min(unknown, default='')[:60]!r} is not a metric": bool(unknown),
         "metrics are missing": not {*REQUIRED} <= report.attacked.keys() <= report.clean.keys(),
+        "a number that decides the verdict is missing": not {*DECIDING_BASELINES} <= report.baselines.keys()
+        or any(not _is_number(str(report.baselines.get(name))) for name in ("f1_largest_class", "g_tvd_uniform")),
         f"{report.seeds} seeds do not have a value each": any(
             len(value.values) != report.seeds for value in report.attacked.values()
         ),

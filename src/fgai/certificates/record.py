@@ -26,6 +26,7 @@ from fgai.certificates.prediction import PredictionBound, prediction_bound
 from fgai.checks import check_logits, one_graph
 from fgai.devices import to_double
 from fgai.divergence import tvd
+from fgai.errors import DataError
 from fgai.files import atomic_write, checked_suffix
 from fgai.metrics import top_overlap
 from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
@@ -230,6 +231,11 @@ def certify(
         earlier = interval_bounds(Reader(model, call), data, radius, norm)
     check_logits(attacked.logits, type(model).__name__, on="the graph under attack")
     reference = None if vanilla is None else read(vanilla, data, call)
+    if reference is not None and reference.probs.shape != clean.probs.shape:
+        raise DataError(
+            f"the vanilla model predicts {list(reference.probs.shape)} and this one {list(clean.probs.shape)}; give "
+            "the model that this one was trained from"
+        )
     attention, attack = clean.explanation.double(), _attack_tvd(clean, attacked, steps)
     return Certificate(
         site=next(reversed(list(clean.attention))),
