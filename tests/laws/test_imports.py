@@ -12,6 +12,7 @@ ROOMS = [  # from the cellar up; a module may import its own room's package and 
     {"errors", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks"},
     {"graph"},
     {"divergence", "topk", "attention", "kernels"},
+    {"explanations"},
     {"tap"},
     {"acceleration"},
     {"reading"},

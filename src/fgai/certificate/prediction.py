@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 
 from fgai.adversary.gains import two_columns
 from fgai.certificate.explanation import Norm
+from fgai.explanations import value_vectors
 from fgai.graph import max_by, sum_by
 from fgai.reading import Reader
 
@@ -49,7 +50,7 @@ def reach(read: Reader, data: Data, norm: Norm = "l1") -> Reach | None:
         clean = read(data)
     site = next(reversed(list(clean.attention)))
     place, logits = clean.attention[site], two_columns(clean).double()
-    value = _values(read, data, site, place.weight)
+    value = value_vectors(read, data, site, place.weight)
     if value is None:
         return None
     target, nodes = place.target, len(logits)
@@ -61,20 +62,6 @@ def reach(read: Reader, data: Data, norm: Norm = "l1") -> Reach | None:
     radius = torch.where(rival & (force > 0), gap / force.clamp(min=torch.finfo(force.dtype).tiny), torch.inf)
     spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
     return Reach(radius.amin(1), dual(spread, target, nodes, norm).sum(1)[:, 0])
-
-
-def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | None:
-    """u_j for every edge and head, [E, H, C], if the logits are linear in the weights of this site."""
-    delta = torch.zeros_like(weight).requires_grad_()
-    reading = read(data, plus_weight={site: delta})
-    clean, target = two_columns(reading), reading.attention[site].target
-    value = torch.stack([torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T], dim=2)
-    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
-    with torch.no_grad():
-        moved = two_columns(read(data, plus_weight={site: draw})) - clean
-        told = sum_by(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
-    scale = moved.abs().max().clamp(min=1e-12)
-    return value.double() if bool((moved - told).abs().max() <= 1e-3 * scale) else None
 
 
 def dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:
