@@ -1,0 +1,7 @@
+"""Does a model's answer rest on what its explanation names? Tested node by node, with the noise of the test."""
+
+from fgai.faithfulness.pyg import PyGScores, pyg_scores
+from fgai.faithfulness.record import Faithfulness, HopResult
+from fgai.faithfulness.run import faithfulness
+
+__all__ = ["Faithfulness", "HopResult", "PyGScores", "faithfulness", "pyg_scores"]
