@@ -78,6 +78,8 @@ def grade_faithful(necessity: Interval, against_least: Interval, explanation: st
     if tested < MIN_NODES:
         told = f"only {tested} nodes can be tested, and fewer than {MIN_NODES} decide nothing"
         return Grade("unknown", f"Not enough evidence: {told}.")
+    if math.isnan(necessity.mean + against_least.mean):
+        return Grade("unknown", "Not enough evidence: a figure is missing.")
     each = {"random ones": necessity, "the least attended": against_least}
     if opposed := [f"than losing {what}: {one}" for what, one in each.items() if one.below]:
         return Grade(

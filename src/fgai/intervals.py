@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,27 +52,36 @@ class Interval:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
     @classmethod
-    def of(cls, values: object, seed: int = 0) -> Interval:
+    def of(cls, values: Sequence[float] | np.ndarray, seed: int = 0) -> Interval:
         """The mean and its percentile bootstrap, widened as Student's t is wider than the normal; NaN below 2."""
-        each = np.asarray(values, dtype=float)
-        if len(each) < 2 or not np.isfinite(each).all():
-            return cls(float("nan"), float("nan"), len(each), *[float("nan")] * 4)
-        count, mean = len(each), float(each.mean())
-        means = _resampled(each, np.random.default_rng(seed))
-        ends = []
+        return cls.of_rows(np.asarray(values, dtype=float)[None], seed)[0]
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray, seed: int = 0) -> list[Interval]:
+        """The same for several differences of the same nodes, resampled together; [R, n]."""
+        count, nothing = rows.shape[1], float("nan")
+        if count < 2 or not np.isfinite(rows).all():
+            return [cls(nothing, nothing, count, *[nothing] * 4) for _ in rows]
+        resampled = _resampled(rows, np.random.default_rng(seed))
+        return [cls._of(row, means) for row, means in zip(rows, resampled, strict=True)]
+
+    @classmethod
+    def _of(cls, values: np.ndarray, means: np.ndarray) -> Interval:
+        count, mean, ends = len(values), float(values.mean()), []
         for level in (SHOWN, DECIDES):
             wider = stats.t.ppf((1 + level) / 2, count - 1) / stats.norm.ppf((1 + level) / 2)
             wider *= math.sqrt(count / (count - 1))
             low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
             ends += [mean + wider * (low - mean), mean + wider * (high - mean)]
-        return cls(mean, float(each.std(ddof=1)), count, *map(float, ends))
+        return cls(mean, float(values.std(ddof=1)), count, *map(float, ends))
 
 
-def _resampled(values: np.ndarray, generator: np.random.Generator, at_once: int = 4_000_000) -> np.ndarray:
-    """The means of DRAWS resamples, a part at a time."""
-    step = max(1, at_once // len(values))
-    parts = [
-        values[generator.integers(len(values), size=(min(step, DRAWS - done), len(values)))].mean(1)
-        for done in range(0, DRAWS, step)
-    ]
-    return np.concatenate(parts)
+def _resampled(rows: np.ndarray, generator: np.random.Generator, at_once: int = 1_000_000) -> np.ndarray:
+    """The means of DRAWS resamples of the columns, a part at a time; [R, n] -> [R, DRAWS]."""
+    count = rows.shape[1]
+    step = max(1, at_once // count)
+    parts = []
+    for done in range(0, DRAWS, step):
+        chosen = generator.integers(count, size=(min(step, DRAWS - done), count), dtype=np.int32)
+        parts.append(np.stack([row[chosen].mean(1) for row in rows]))
+    return np.concatenate(parts, axis=1)

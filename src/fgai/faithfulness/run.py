@@ -194,11 +194,12 @@ def _result(
     counted = torch.isin(node, node[hop == 1])
     names, at = node[counted].unique(return_inverse=True)
     sums = sum_by(differences[:, counted].T, at, len(names)).T
-    necessity, least, sufficiency = (Interval.of(row.numpy(), seed) for row in sums)
-    hops = tuple(
-        HopResult(number, *(Interval.of(row[hop == number].numpy(), seed) for row in differences))
-        for number in hop.unique().tolist()
-    )
+    necessity, least, sufficiency = together = Interval.of_rows(sums.numpy(), seed)
+    numbers = hop.unique().tolist()
+    hops = tuple(HopResult(n, *Interval.of_rows(differences[:, hop == n].numpy(), seed)) for n in numbers[1:])
+    if numbers:  # with one hop the sums are its own
+        one = together if len(numbers) == 1 else Interval.of_rows(differences[:, hop == numbers[0]].numpy(), seed)
+        hops = (HopResult(numbers[0], *one), *hops)
     grade = grade_faithful(necessity, least, f"'{found.name}'")
     if not preferring:
         grade = Grade("unknown", "Not enough evidence: the attention is uniform and prefers no edge.")
