@@ -11,6 +11,7 @@ python benchmarks/planted.py --draws 1000
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 
@@ -83,15 +84,17 @@ def rates(nodes: int, kind: str, draws: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--out", type=Path, default=Path("results/planted.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
-    for nodes in SIZES:
+    for nodes in given.sizes:
         for kind in KINDS:
-            rows.append(rates(nodes, kind, given.draws))
-            print({name: value for name, value in rows[-1].items() if name != "command"}, flush=True)
-    write_json(given.out, rows)
+            row = rates(nodes, kind, given.draws)
+            print({name: value for name, value in row.items() if name != "command"}, flush=True)
+            old = json.loads(given.out.read_text()) if given.out.exists() else []
+            kept = [one for one in old if (one["nodes"], one["planted"]) != (nodes, kind)]
+            write_json(given.out, sorted([*kept, row], key=lambda one: (one["nodes"], one["planted"])))
 
 
 if __name__ == "__main__":

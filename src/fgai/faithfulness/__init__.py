@@ -3,5 +3,6 @@
 from fgai.faithfulness.pyg import PyGScores, pyg_scores
 from fgai.faithfulness.record import Faithfulness, HopResult
 from fgai.faithfulness.run import faithfulness
+from fgai.faithfulness.truth import TruthScores, truth_scores
 
-__all__ = ["Faithfulness", "HopResult", "PyGScores", "faithfulness", "pyg_scores"]
+__all__ = ["Faithfulness", "HopResult", "PyGScores", "TruthScores", "faithfulness", "pyg_scores", "truth_scores"]
