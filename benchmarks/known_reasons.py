@@ -29,6 +29,7 @@ from fgai.reading import Reader, Reading, evaluating
 from fgai.seeding import seeded
 
 DATASETS = ("ba-shapes", "infection")
+Mask = Callable[[int], Tensor]  # from a node to the weights of all edges
 SETTINGS: Any = {
     "explanation_type": "model",
     "edge_mask_type": "object",
@@ -42,9 +43,7 @@ def trained(data: Any, seed: int) -> nn.Module:
     return Vanilla(epochs=300, patience=300, seed=seed).fit(model, data).model
 
 
-def masks(
-    model: nn.Module, data: Data, reading: Reading, read: Reader, seed: int
-) -> dict[str, Callable[[int], Tensor]]:
+def masks(model: nn.Module, data: Any, reading: Reading, read: Reader, seed: int) -> dict[str, Mask]:
     """By explanation, a function from a node to a mask over the edges of the graph."""
 
     def ours(name: str) -> Mask:

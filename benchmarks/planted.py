@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.faithfulness import faithfulness
+from fgai.faithfulness import measure_faithfulness
 from fgai.files import write_json
 from fgai.tap import AttentionPoint
 
@@ -68,7 +68,7 @@ def rates(nodes: int, kind: str, draws: int) -> dict[str, object]:
     start = time.process_time()
     for seed in range(draws):
         graph = drawn(nodes, kind, seed)
-        counts[faithfulness(model, graph, "last", nodes=nodes, seed=seed).grade.value] += 1
+        counts[measure_faithfulness(model, graph, "last", nodes=nodes, seed=seed).grade.value] += 1
     wrong = sum(counts[word] for word in WRONG[kind]) / draws
     return {
         "nodes": nodes,

@@ -12,7 +12,7 @@ import fgai
 from fgai.attention import Attention
 from fgai.errors import DataError, SettingError
 from fgai.explanations import attribution
-from fgai.faithfulness import faithfulness, pyg_scores
+from fgai.faithfulness import measure_faithfulness, pyg_scores
 from fgai.faithfulness.deletions import Deletions, Incoming, copied_logits, whole_graph_logits
 from fgai.faithfulness.selection import ranked
 from fgai.intervals import Interval
@@ -113,7 +113,7 @@ class Planted(nn.Module):
 def test_planted_attention_is_graded_as_it_was_planted(attention, grade, explanation):
     graph = random_graph()
     graph.edge_index = graph.edge_index.unique(dim=1)  # of two parallel edges each would have a half
-    found = faithfulness(Planted(graph, attention), graph, explanation)
+    found = measure_faithfulness(Planted(graph, attention), graph, explanation)
     assert found.grade.value == grade and found.explanation == explanation
     if attention == "uniform":
         assert found.nodes == 0 and found.tied > 190 and "uniform" in found.grade.sentence
@@ -126,14 +126,14 @@ def test_uniform_attention_along_the_tree_is_never_supported():
     graph, model = random_graph(), Stack(GATConv, GATConv)
     for conv in model.convs:
         conv.att_src.data.zero_(), conv.att_dst.data.zero_()
-    found = faithfulness(model, graph, "tree")
+    found = measure_faithfulness(model, graph, "tree")
     assert found.grade.value == "unknown" and "uniform" in found.grade.sentence
 
 
 def test_differences_are_those_of_whole_graph_deletions():
     """Against a loop over nodes: half of a node's edges by attention is deleted from the graph, nothing else."""
     graph, model = random_graph(nodes=40, edges=160), Stack(GATConv, GATConv).eval()
-    found = faithfulness(model, graph, "last", nodes=40)
+    found = measure_faithfulness(model, graph, "last", nodes=40)
     reading, drops = fgai.read(model, graph), []
     before = reading.logits.double().log_softmax(-1)
     for node in range(40):
@@ -157,7 +157,7 @@ def _without(model, graph, sources, node):
 
 def test_hops_are_reported_one_by_one_and_the_seed_decides():
     graph, model = random_graph(), Stack(GATConv, GATConv)
-    one, two, three = (faithfulness(model, graph, nodes=60, seed=seed) for seed in (0, 0, 1))
+    one, two, three = (measure_faithfulness(model, graph, nodes=60, seed=seed) for seed in (0, 0, 1))
     assert one == two and one != three
     assert [hop.hop for hop in one.hops] == [1, 2]
     assert abs(one.necessity.mean - sum(h.necessity.mean * h.necessity.count for h in one.hops) / one.nodes) < 1e-9
@@ -165,21 +165,21 @@ def test_hops_are_reported_one_by_one_and_the_seed_decides():
 
 
 def test_answers_that_depend_on_the_whole_graph_are_still_tested():
-    found = faithfulness(Stack(GATConv, norm=GraphNorm(4)), random_graph(nodes=60, edges=200), nodes=10)
+    found = measure_faithfulness(Stack(GATConv, norm=GraphNorm(4)), random_graph(nodes=60, edges=200), nodes=10)
     assert any("whole graph" in note for note in found.notes)
 
 
 def test_what_cannot_be_tested_is_refused():
     graph, model = random_graph(nodes=20, edges=60), Stack(GATConv)
     with pytest.raises(SettingError, match=r"share=0.9"):
-        faithfulness(model, graph, share=0.9)
+        measure_faithfulness(model, graph, share=0.9)
     with pytest.raises(DataError, match="answers 3 times for 20 nodes"):
-        faithfulness(model, graph, call=lambda net, g: net(g.x, g.edge_index)[:3])
+        measure_faithfulness(model, graph, call=lambda net, g: net(g.x, g.edge_index)[:3])
 
 
 def test_a_graph_without_edges_has_not_enough_evidence():
     graph = Data(x=torch.ones(5, 4), edge_index=torch.zeros(2, 0, dtype=torch.long))
-    found = faithfulness(Stack(GATConv), graph)
+    found = measure_faithfulness(Stack(GATConv), graph)
     assert found.grade.value == "unknown" and found.nodes == 0
 
 

@@ -8,6 +8,7 @@ from fgai.audit import AuditReport, Comparison, audit, compare
 from fgai.certificate import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
+from fgai.faithfulness import measure_faithfulness
 from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
 from fgai.reading import Reader, Reading, read
 from fgai.tap import AttentionPoint, Tap
@@ -43,6 +44,7 @@ __all__ = [
     "certify",
     "compare",
     "datasets",
+    "measure_faithfulness",
     "methods",
     "metrics",
     "plots",

@@ -33,6 +33,7 @@ from fgai.certificate.explanation import Norm
 from fgai.certificate.record import kind_of
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, FGAIError, SettingError
+from fgai.explanations import EXPLANATIONS
 from fgai.figures import FIGURES, figure
 from fgai.files import ending
 from fgai.graph import need
@@ -53,7 +54,7 @@ app = typer.Typer(
     add_completion=False,
     help="Faithful, stable attention explanations for graph neural networks.",
 )
-REGISTRIES = (DATASETS, BACKBONES, METHODS, ADVERSARIES, GAINS, METRICS)
+REGISTRIES = (DATASETS, BACKBONES, METHODS, ADVERSARIES, GAINS, METRICS, EXPLANATIONS)
 DataName = Annotated[str, typer.Option("--data", help="A dataset (`fgai ls`), or your own: module:function.")]
 Seed = Annotated[int, typer.Option(help="Decides the split, the initial weights and the dropout.")]
 Folder = Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")]

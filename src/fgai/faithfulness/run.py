@@ -28,7 +28,7 @@ TOLERANCE = 1e-4  # of the largest logit: what rounding may make of it
 PATIENCE = 10**9  # edges that all whole-graph passes together may have before they are refused
 
 
-def faithfulness(
+def measure_faithfulness(
     model: nn.Module,
     data: Data,
     explanation: str | Explanation = "tree",
@@ -55,7 +55,7 @@ def faithfulness(
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
-    >>> faithfulness(backbones.build("gat", data), data, "last", nodes=30).grade.value
+    >>> measure_faithfulness(backbones.build("gat", data), data, "last", nodes=30).grade.value
     'unknown'
     """
     if not 0.0 < share <= 0.5:
