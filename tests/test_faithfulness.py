@@ -57,6 +57,25 @@ def test_copies_answer_as_the_whole_graph_does(pairs, layers, gone):
     assert torch.allclose(copied, whole_graph_logits(read, graph, deletions), atol=1e-5)
 
 
+@pytest.mark.parametrize("layers", STACKS, ids=lambda layers: "-".join(layer.__name__ for layer in layers))
+def test_copies_answer_for_edges_of_every_hop(layers):
+    """Every edge of a sparse graph goes alone, for every node: most go far from it."""
+    graph = random_graph(nodes=14, edges=24)
+    edges = graph.num_edges
+    node, column = torch.arange(14).repeat_interleave(edges), torch.arange(edges).repeat(14)
+    deletions = Deletions(node, torch.arange(14 * edges), column)
+    read = Reader(Stack(*layers).eval())
+    copied = copied_logits(read, graph, deletions, Incoming(graph.edge_index, 14), len(layers), int(GCNConv in layers))
+    truth = torch.cat([_each_alone(read, graph, one) for one in range(edges)], dim=1)  # [14, edges x classes]
+    assert torch.allclose(copied.view(14, -1), truth, atol=1e-5)
+
+
+def _each_alone(read, graph, column):
+    left = torch.arange(graph.num_edges) != column
+    with torch.no_grad():
+        return read(Data(x=graph.x, edge_index=graph.edge_index[:, left])).logits
+
+
 def test_attributes_of_nodes_and_edges_are_copied():
     class Weighted(nn.Module):
         def __init__(self):
