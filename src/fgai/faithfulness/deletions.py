@@ -74,7 +74,7 @@ def copied_logits(
     """The same by copies of the touched nodes, in one forward pass; [D, C].
 
     `early` is 1 where a layer's messages depend on the degree of their source (GCN): a lost edge then shows one layer
-    sooner.
+    sooner, and from one hop further away.
     """
     case, node = touched(deletions, incoming, depth, early)
     size = incoming.num_nodes
@@ -99,7 +99,7 @@ def touched(deletions: Deletions, incoming: Incoming, depth: int, early: int = 0
     pairs = torch.arange(len(deletions.node), device=deletions.node.device) * size + deletions.node
     distance = torch.zeros_like(pairs)
     ring = pairs
-    for step in range(1, depth):  # those from which the asked node can be reached in fewer than `depth` steps
+    for step in range(1, depth + early):  # a node further away cannot be reached in time
         owner, column = incoming.of(ring % size)
         found = (ring // size)[owner] * size + incoming.source[column]
         ring = torch.unique(found)

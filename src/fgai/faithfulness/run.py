@@ -98,7 +98,7 @@ class _Probe:
         self.columns = Incoming(torch.stack([at, at])[:, at >= 0], self.found.edge_index.size(1))
         self.original = (at >= 0).nonzero().flatten()
         self.incoming = Incoming(edges, int(self.data.num_nodes or 0))
-        self.cost = _cost(self.incoming, edges, self.depth)
+        self.cost = _cost(self.incoming, edges, self.depth + self.early)
 
     def drops(self, node: Tensor, group: Tensor, edge: Tensor) -> Tensor:
         """What the log-probability of each node's own answer loses without these edges; `group` is sorted; [G]."""
