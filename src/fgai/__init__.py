@@ -10,6 +10,7 @@ from fgai.auditing import AuditReport, Comparison, audit, compare
 from fgai.certificates import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
+from fgai.faithfulness import measure_faithfulness
 from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
 from fgai.reading import Reader, Reading, read
 from fgai.tap import AttentionPoint, Tap
@@ -45,6 +46,7 @@ __all__ = [
     "certify",
     "compare",
     "datasets",
+    "measure_faithfulness",
     "methods",
     "metrics",
     "plots",

@@ -36,6 +36,7 @@ from fgai.certificates.record import kind_of
 from fgai.datasets import DATASETS
 from fgai.distributed import launch, rank
 from fgai.errors import DataError, FGAIError, SettingError
+from fgai.explanations import EXPLANATIONS
 from fgai.files import checked_suffix
 from fgai.graph import require
 from fgai.large import DiskGraph, Loader, convert_edge_list, full_neighbour_loader, layerwise
@@ -52,7 +53,7 @@ app = typer.Typer(
     add_completion=False,
     help="Faithful, stable attention explanations for graph neural networks.",
 )
-REGISTRIES = (DATASETS, BACKBONES, METHODS, ADVERSARIES, GAINS, METRICS)
+REGISTRIES = (DATASETS, BACKBONES, METHODS, ADVERSARIES, GAINS, METRICS, EXPLANATIONS)
 DataName = Annotated[str, typer.Option("--data", help="A dataset (`fgai ls`), or your own: module:function.")]
 Seed = Annotated[int, typer.Option(help="Decides the split, the initial weights and the dropout.")]
 Folder = Annotated[Path | None, typer.Argument(help="A folder that `fgai train` wrote.")]

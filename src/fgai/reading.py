@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from fgai.acceleration import accelerated
 from fgai.attention import Attention
 from fgai.errors import CallError
+from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
 from fgai.tap import NOTHING, Deltas, Edit, Tap
 
 Graph = Data | HeteroData
@@ -40,6 +41,37 @@ class Reading:
     def explanation(self) -> Attention:
         """The attention of the last site: what the paper calls the explanation."""
         return self.attention[next(reversed(list(self.attention)))]
+
+    def attribution(
+        self, explanation: str | Explanation = "tree", *, read: Reader | None = None, graph: Graph | None = None
+    ) -> Attribution:
+        """What every edge counts for every node under an explanation: `tree`, `last`, `first`, `layer:NAME`, ...
+
+        `leave-one-out` runs the model again: give it the reader and the graph.
+        """
+        return resolve(explanation)(self, read, graph)
+
+    def explain(
+        self,
+        node: int,
+        explanation: str | Explanation = "tree",
+        *,
+        read: Reader | None = None,
+        graph: Graph | None = None,
+    ) -> NodeExplanation:
+        """The edges that the answer for one node rests on, up to as many hops away as there are layers.
+
+        >>> from torch_geometric.nn import GATConv
+        >>> path = Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> read_path = Reader(GATConv(2, 2).eval())
+        >>> read_path(path).explain(1).top(1)
+        [Edge(source=0, target=1, weight=0.5, hop=1)]
+        """
+        return explain_node(self.attribution(explanation, read=read, graph=graph), node)
+
+    def top(self, node: int, k: int = 5, explanation: str | Explanation = "tree") -> list[Edge]:
+        """The k edges that the answer for one node rests on most."""
+        return self.explain(node, explanation).top(k)
 
     def head(self, nodes: int) -> Reading:
         """What is said of the first nodes alone, and where they look: in a batch these are the seeds."""

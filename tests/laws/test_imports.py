@@ -9,14 +9,16 @@ import fgai
 
 ROOT = Path(fgai.__file__).parent
 ROOMS = [  # from the cellar up; a module may import its own room's package and everything below
-    {"errors", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks"},
-    {"graph"},
+    {"errors", "registry", "seeding", "files", "progress", "versions", "tracking", "ranks", "intervals"},
+    {"graph", "grades"},
     {"divergence", "topk", "attention", "kernels"},
+    {"explanations"},
     {"tap"},
     {"acceleration"},
     {"reading"},
     {"adversary", "metrics"},
     {"certificate", "explainer"},
+    {"faithfulness"},
     {"methods"},
     {"sanity"},
     {"audit"},

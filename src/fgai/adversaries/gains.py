@@ -15,6 +15,7 @@ from torch.nn.functional import kl_div, one_hot
 from fgai.adversaries.base import Gain
 from fgai.attention import EdgeLookup
 from fgai.divergence import jsd_terms
+from fgai.explanations import class_logits
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.topk import topk_loss, topk_mask
@@ -111,7 +112,4 @@ def both(clean: Reading) -> Gain:
 
 def binary_logits(reading: Reading) -> Tensor:
     """Logits with a column per class, also where the model gives one logit; [N, C >= 2]."""
-    if reading.logits.dim() == 1 or reading.logits.size(1) == 1:
-        yes = reading.logits.reshape(-1, 1)
-        return torch.cat([torch.zeros_like(yes), yes], dim=1)
-    return reading.logits
+    return class_logits(reading.logits)

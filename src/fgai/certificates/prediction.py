@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
 from fgai.certificates.explanation import Norm
+from fgai.explanations import value_vectors
 from fgai.graph import segment_max, segment_sum
 from fgai.reading import Reader
 
@@ -49,7 +50,7 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
         clean = read(data)
     site = next(reversed(list(clean.attention)))
     place, logits = clean.attention[site], binary_logits(clean).double()
-    value = _values(read, data, site, place.weight)
+    value = value_vectors(read, data, site, place.weight)
     if value is None:
         return None
     target, nodes = place.target, len(logits)
@@ -61,20 +62,6 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
     radius = torch.where(rival & (force > 0), gap / force.clamp(min=torch.finfo(force.dtype).tiny), torch.inf)
     spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
     return PredictionBound(radius.amin(1), dual(spread, target, nodes, norm).sum(1)[:, 0])
-
-
-def _values(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | None:
-    """u_j for every edge and head, [E, H, C], if the logits are linear in the weights of this site."""
-    delta = torch.zeros_like(weight).requires_grad_()
-    reading = read(data, weight_delta={site: delta})
-    clean, target = binary_logits(reading), reading.attention[site].target
-    value = torch.stack([torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T], dim=2)
-    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
-    with torch.no_grad():
-        moved = binary_logits(read(data, weight_delta={site: draw})) - clean
-        told = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
-    scale = moved.abs().max().clamp(min=1e-12)
-    return value.double() if bool((moved - told).abs().max() <= 1e-3 * scale) else None
 
 
 def dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:
