@@ -18,6 +18,7 @@ from fgai.faithfulness.selection import ranked
 from fgai.intervals import Interval
 from fgai.reading import Reader
 from fgai.tap import AttentionPoint
+from loose import loose
 from strategies import edge_index, edge_lists
 
 
@@ -53,7 +54,7 @@ def test_copies_answer_as_the_whole_graph_does(pairs, layers, gone):
     deletions = Deletions(torch.tensor([0, 1, 2, 3, 4, 5]), case, column)
     read = Reader(Stack(*layers).eval())
     early = int(GCNConv in layers)
-    copied = copied_logits(read, graph, deletions, Incoming(graph.edge_index, 6), len(layers), early)
+    copied = copied_logits(read, graph, deletions, Incoming(loose(graph.edge_index), 6), len(layers), early)
     assert torch.allclose(copied, full_graph_logits(read, graph, deletions), atol=1e-5)
 
 
@@ -65,7 +66,9 @@ def test_copies_answer_for_edges_of_every_hop(layers):
     node, column = torch.arange(14).repeat_interleave(edges), torch.arange(edges).repeat(14)
     deletions = Deletions(node, torch.arange(14 * edges), column)
     read = Reader(Stack(*layers).eval())
-    copied = copied_logits(read, graph, deletions, Incoming(graph.edge_index, 14), len(layers), int(GCNConv in layers))
+    copied = copied_logits(
+        read, graph, deletions, Incoming(loose(graph.edge_index), 14), len(layers), int(GCNConv in layers)
+    )
     truth = torch.cat([_each_alone(read, graph, one) for one in range(edges)], dim=1)  # [14, edges x classes]
     assert torch.allclose(copied.view(14, -1), truth, atol=1e-5)
 
@@ -90,7 +93,7 @@ def test_attributes_of_nodes_and_edges_are_copied():
     graph.edge_attr, graph.bias = torch.randn(graph.num_edges, 2), torch.randn(30, 1)
     deletions = Deletions(torch.arange(10), torch.arange(10), torch.arange(10) * 3)
     read = Reader(Weighted().eval())
-    copied = copied_logits(read, graph, deletions, Incoming(graph.edge_index, 30), 2)
+    copied = copied_logits(read, graph, deletions, Incoming(loose(graph.edge_index), 30), 2)
     assert torch.allclose(copied, full_graph_logits(read, graph, deletions), atol=1e-5)
 
 
@@ -143,7 +146,7 @@ def test_planted_attention_is_graded_as_it_was_planted(attention, grade, explana
 def test_uniform_attention_along_the_tree_is_never_supported():
     """Products of 1/degree prefer edges, although no layer does."""
     graph, model = random_graph(), Stack(GATConv, GATConv)
-    for conv in model.convs:
+    for conv in loose(model.convs):
         conv.att_src.data.zero_(), conv.att_dst.data.zero_()
     found = measure_faithfulness(model, graph, "tree")
     assert found.grade.value == "unknown" and "uniform" in found.grade.sentence

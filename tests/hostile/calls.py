@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from typing import Any
 
 import torch
 from campaign import Target
@@ -103,7 +104,7 @@ def _explain(rng):
 
 def _faithfulness(rng):
     net, data = either(rng) if rng.random() < 0.7 else (model(), graph())
-    given = {"nodes": 5}
+    given: dict[str, Any] = {"nodes": 5}
     for name in rng.sample(("nodes", "share", "at_least", "draws", "seed"), rng.choice((0, 0, 1, 2))):
         given[name] = rng.choice(NUMBERS)
     name = rng.choice((*EXPLANATIONS, *EXPLANATIONS, "layer:conv1", "layer:zzz", None, *WORDS))
