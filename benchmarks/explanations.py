@@ -1,4 +1,4 @@
-"""What explanations cost on a generated graph of 10^6 edges: seconds and peak memory, results/speed.json.
+"""Cost of explanations on a generated graph of 10^6 edges: seconds and peak memory, results/speed.json.
 
 python benchmarks/explanations.py
 """
@@ -15,7 +15,7 @@ import torch
 from fgai import backbones, datasets
 from fgai.bench.results import Cost, write_costs
 from fgai.explanations import compare_nodes
-from fgai.reading import Reader, eval_mode
+from fgai.reading import open_reader
 
 COMMAND = "python benchmarks/explanations.py"
 NODES, EXPLAINED = 100_000, 1_000
@@ -28,33 +28,33 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def peak() -> float:
-    """GB of memory at most, so far."""
+    """Return the peak memory so far, in GB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
 
 
 def costs(edges: int) -> list[Cost]:
     graph = datasets.synthetic(NODES, edges, features=32, classes=8, seed=0)
     model = backbones.build("gat", graph)
-    read = Reader(model)
-    with eval_mode(model), torch.no_grad():
-        reading = read(graph)
-        forward = seconds(lambda: model(graph.x, graph.edge_index))
     nodes = torch.randperm(NODES, generator=torch.Generator().manual_seed(0))[:EXPLAINED]
-    found = {"forward pass": forward, "peak memory, GB, after the reading": peak()}
-    for name in ("tree", "last", "leave-one-out"):
-        with eval_mode(model):
+    with open_reader(model) as read:
+        reading = read(graph)
+        values = {
+            "forward pass": seconds(lambda: read.logits(graph)),
+            "peak memory, GB, after the reading": peak(),
+        }
+        for name in ("tree", "last", "leave-one-out"):
             given = {"read": read, "graph": graph} if name == "leave-one-out" else {}
-            found[f"prepare {name}"] = seconds(lambda n=name, g=given: reading.attribution(n, **g))
+            values[f"prepare {name}"] = seconds(lambda n=name, g=given: reading.attribution(n, **g))
             ready = reading.attribution(name, **given)
-        pairs = sum(len(rows.weight) for rows in ready.chunks(nodes))
-        found[f"{EXPLAINED} nodes by {name}"] = seconds(lambda r=ready: [len(rows.weight) for rows in r.chunks(nodes)])
-        found[f"{EXPLAINED} nodes by {name}, pairs (node, edge)"] = pairs
-        found[f"sum over all nodes by {name}"] = seconds(ready.total)
-        found[f"compare {EXPLAINED} nodes by {name}"] = seconds(lambda r=ready: compare_nodes(r, r, nodes))
-        found[f"peak memory, GB, after {name}"] = peak()
-    found["one node, from the reading"] = seconds(lambda: reading.explain(int(nodes[0])))
+            pairs = sum(len(rows.weight) for rows in ready.chunks(nodes))
+            values[f"{EXPLAINED} nodes by {name}"] = seconds(lambda r=ready: [len(p.weight) for p in r.chunks(nodes)])
+            values[f"{EXPLAINED} nodes by {name}, pairs (node, edge)"] = pairs
+            values[f"sum over all nodes by {name}"] = seconds(ready.total)
+            values[f"compare {EXPLAINED} nodes by {name}"] = seconds(lambda r=ready: compare_nodes(r, r, nodes))
+            values[f"peak memory, GB, after {name}"] = peak()
+    values["one node, from the reading"] = seconds(lambda: reading.explain(int(nodes[0])))
     where = f"generated, {edges:,} edges"
-    return [Cost(f"explanations: {what}", where, "gat", float(value), COMMAND) for what, value in found.items()]
+    return [Cost(f"explanations: {what}", where, "gat", float(value), COMMAND) for what, value in values.items()]
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Which explanation finds the true edges? Two-layer GATs on graphs whose reasons are known, results/known_reasons.json.
+"""Which explanation finds the true edges? Two-layer GATs on graphs with known true edges, results/known_reasons.json.
 
-Per node of the test set that has reasons and is answered rightly: AUROC and precision at the number of true edges, over
+For each test node that has true edges and is predicted correctly: AUROC and precision at the number of true edges, over
 the edges of its computation graph of two hops. Means over nodes.
 
 python benchmarks/known_reasons.py --seeds 2
@@ -21,12 +21,13 @@ from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
 from fgai import datasets
 from fgai.backbones.gat import GAT
+from fgai.calling import eval_mode
 from fgai.explanations import explain_node
 from fgai.faithfulness import truth_scores
 from fgai.files import write_json
 from fgai.graph import locate
 from fgai.methods import Vanilla
-from fgai.reading import Reader, Reading, eval_mode
+from fgai.reading import Reader, Reading, open_reader
 from fgai.seeding import seeded
 
 DATASETS = ("ba-shapes", "infection")
@@ -45,14 +46,14 @@ def trained(data: Any, seed: int) -> nn.Module:
 
 
 def masks(model: nn.Module, data: Any, reading: Reading, read: Reader, seed: int) -> dict[str, Mask]:
-    """By explanation, a function from a node to a mask over the edges of the graph."""
+    """Return for each explanation a function from a node to a mask over the edges of the graph."""
 
     def ours(name: str) -> Mask:
         ready = reading.attribution(name, read=read, graph=data)
         return lambda node: explain_node(ready, node).mask(data.edge_index)
 
     def pygs(algorithm: ExplainerAlgorithm) -> Mask:
-        explain = Explainer(copy.deepcopy(model), algorithm, **SETTINGS)  # PyG's explainers leave marks on a model
+        explain = Explainer(copy.deepcopy(model), algorithm, **SETTINGS)  # PyG's explainers modify a model
 
         def mask(node: int) -> Tensor:
             explained: Any = explain(data.x, data.edge_index, index=node)
@@ -72,31 +73,31 @@ def masks(model: nn.Module, data: Any, reading: Reading, read: Reader, seed: int
 def scores(name: str, seed: int, nodes: int) -> list[dict[str, object]]:
     data: Any = datasets.load(name, seed=seed)
     model = trained(data, seed)
-    read = Reader(model)
-    with eval_mode(model), torch.no_grad():
-        reading = read(data)
+    with open_reader(model) as read:
+        reading = read.checked(data)
+        functions = masks(model, data, reading, read, seed)
     right = reading.logits.argmax(-1) == data.y
-    asked = [(node, *inside(reading, data, node)) for node in (right & data.test_mask).nonzero().flatten().tolist()]
-    asked = [(node, near, true) for node, near, true in asked if 0 < int(true.sum()) < len(true)][:nodes]
-    found = []
+    sample = [(node, *inside(reading, data, node)) for node in (right & data.test_mask).nonzero().flatten().tolist()]
+    sample = [(node, near, true) for node, near, true in sample if 0 < int(true.sum()) < len(true)][:nodes]
+    rows = []
     with eval_mode(model):
-        for explanation, mask in masks(model, data, reading, read, seed).items():
+        for explanation, mask in functions.items():
             with seeded(seed):
-                each = [truth_scores(mask(node)[near], true) for node, near, true in asked]
+                each = [truth_scores(mask(node)[near], true) for node, near, true in sample]
             means = torch.tensor([[one.auroc, one.precision] for one in each], dtype=torch.double).mean(0)
-            found.append({"explanation": explanation, "auroc": float(means[0]), "precision": float(means[1])})
+            rows.append({"explanation": explanation, "auroc": float(means[0]), "precision": float(means[1])})
     about = {
         "dataset": name,
         "seed": seed,
-        "nodes": len(asked),
+        "nodes": len(sample),
         "accuracy": float(right[data.test_mask].double().mean()),
         "command": "python benchmarks/known_reasons.py --seeds 2",
     }
-    return [{**about, **row} for row in found]
+    return [{**about, **row} for row in rows]
 
 
 def inside(reading: Reading, data: Any, node: int) -> tuple[Tensor, Tensor]:
-    """The edges of the node's computation graph, and which of them are true."""
+    """Return the edges of the node's computation graph, and which of them are true."""
     explained = reading.explain(node, "tree")
     at = locate(data.edge_index, explained.edge_index)
     hop = torch.cat([explained.hop, explained.hop.new_zeros(1)])[at]

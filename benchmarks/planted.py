@@ -1,8 +1,8 @@
-"""Is attention graded as it was planted? Wrong grades over many draws, results/planted.json.
+"""Rates of wrong grades for attention whose faithfulness is known by construction, results/planted.json.
 
-The model's true reasons are known: each node's answer is a sum over its edges, of which half carry evidence. The
-attention that is read is planted beside it, and does not act: `true` prefers the edges with evidence, `reversed` the
-others, `random` and `uniform` know nothing of it. A grade is wrong if it is `contradicted` for `true`, `supported` for
+The logits of a node are a sum over its edges, and half of the edges carry evidence. The attention that is read has no
+effect on the logits: `true` prefers the edges with evidence, `reversed` the others, `random` and `uniform` do not
+depend on it. A grade is wrong if it is `contradicted` for `true`, `supported` for
 `reversed`, and either of the two for `random` and `uniform`.
 
 python benchmarks/planted.py --draws 1000
@@ -35,7 +35,7 @@ DEGREE, EVIDENCE, STRENGTH, NOISE = 6, 0.5, 1.0, 1.0
 
 
 class Planted(nn.Module):
-    """Logits (0, sum of the evidence of a node's edges); attention is read from `planted` and does not act."""
+    """Logits (0, sum of the evidence of a node's edges); the attention `planted` is read and has no effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class Planted(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, planted: Tensor, pull: Tensor) -> Tensor:
         """[N, 1], [2, E], [E], [E] -> [N, 2]."""
         self.point(planted[:, None], edge_index, num_targets=len(x))
-        yes = torch.zeros(len(x)).index_add(0, edge_index[1], pull)
-        return torch.stack([torch.zeros_like(yes), yes], dim=1)
+        positive = torch.zeros(len(x)).index_add(0, edge_index[1], pull)
+        return torch.stack([torch.zeros_like(positive), positive], dim=1)
 
 
-def drawn(nodes: int, kind: str, seed: int) -> Data:
-    """A random graph in which half of the edges pull to the class of their target, the others to either."""
+def random_graph(nodes: int, kind: str, seed: int) -> Data:
+    """Return a graph in which half of the edges carry evidence for the class of their target, the others only noise."""
     generator = torch.Generator().manual_seed(seed)
     ends = torch.randint(nodes, (2, nodes * DEGREE), generator=generator)
     ends = ends[:, ends[0] != ends[1]].unique(dim=1)
@@ -67,7 +67,7 @@ def rates(nodes: int, kind: str, draws: int) -> dict[str, object]:
     model, counts = Planted(), {"supported": 0, "contradicted": 0, "unknown": 0}
     start = time.process_time()
     for seed in range(draws):
-        graph = drawn(nodes, kind, seed)
+        graph = random_graph(nodes, kind, seed)
         counts[measure_faithfulness(model, graph, "last", nodes=nodes, seed=seed).grade.value] += 1
     wrong = sum(counts[word] for word in WRONG[kind]) / draws
     return {
@@ -93,8 +93,8 @@ def main() -> None:
             row = rates(nodes, kind, given.draws)
             print({name: value for name, value in row.items() if name != "command"}, flush=True)
             old = json.loads(given.out.read_text()) if given.out.exists() else []
-            kept = [one for one in old if (one["nodes"], one["planted"]) != (nodes, kind)]
-            write_json(given.out, sorted([*kept, row], key=lambda one: (one["nodes"], one["planted"])))
+            others = [one for one in old if (one["nodes"], one["planted"]) != (nodes, kind)]
+            write_json(given.out, sorted([*others, row], key=lambda one: (one["nodes"], one["planted"])))
 
 
 if __name__ == "__main__":
