@@ -116,7 +116,7 @@ class NodeExplanation:
 def explain_node(attribution: Attribution, node: int) -> NodeExplanation:
     """Return the row of one node, largest weight first; ties are ordered by hop, then target, then source."""
     check_whole(0, node=node)
-    rows = attribution.of_nodes(torch.tensor([node]))
+    rows = attribution.of_nodes(torch.tensor([min(node, attribution.num_nodes)]))  # of_nodes checks it
     by_hop = rows.hop.argsort(stable=True)
     order = by_hop[rows.weight[by_hop].argsort(descending=True, stable=True)]
     ends = rows.edge_index[:, rows.edge[order]]

@@ -85,6 +85,8 @@ def measure_faithfulness(
                 f"the model returns {len(clean.logits)} rows of logits for {data.num_nodes} nodes; faithfulness needs "
                 "a model with one row per node"
             )
+        if clean.logits.numel() == 0:
+            raise CallError(f"{type(model).__name__} returned logits without classes; faithfulness needs logits [N, C]")
         attribution = clean.attribution(explanation, read=read, graph=data)
         probe = _Probe(read, data, clean, attribution, *_depth(model, clean))
         sample = _sample(attribution, probe, data, nodes, at_least, generator)
