@@ -9,6 +9,7 @@ from fgai.auditing import AuditReport, Comparison, audit, compare
 from fgai.certificates import Certificate, certify
 from fgai.errors import FGAIError
 from fgai.explainer import AttentionExplainer
+from fgai.faithfulness import Faithfulness, measure_faithfulness
 from fgai.kernels.pyg import accelerated
 from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
 from fgai.reading import Reader, Reading, open_reader, read
@@ -28,6 +29,7 @@ __all__ = [
     "Comparison",
     "EdgeRewiring",
     "FGAIError",
+    "Faithfulness",
     "FeatureBall",
     "Fit",
     "LayerNorm",
@@ -46,6 +48,7 @@ __all__ = [
     "compare",
     "datasets",
     "large",
+    "measure_faithfulness",
     "methods",
     "metrics",
     "open_reader",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import torch
@@ -11,64 +10,73 @@ from torch_geometric.data import Data
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
+from fgai.attention import Attention
 from fgai.checks import check_attention, check_graph
-from fgai.errors import SettingError
+from fgai.explanations import AttentionExplanation, Attribution, resolve
+from fgai.graph import segment_sum
 from fgai.reading import open_reader
 
 
-class AttentionExplanation(Explanation):
-    """A PyG explanation that notebooks show as a table of its largest edges."""
-
-    def _repr_html_(self, count: int = 10) -> str:
-        mask, edges = self.get("edge_mask"), self.get("edge_index")
-        if mask is None or edges is None:
-            return f"<pre>{escape(repr(self))}</pre>"
-        largest = mask.topk(min(count, mask.numel()))
-        ends = zip(largest.values.tolist(), edges[:, largest.indices].t().tolist(), strict=True)
-        rows = "".join(f"<tr><td>{s}</td><td>{t}</td><td>{weight:.4g}</td></tr>" for weight, (s, t) in ends)
-        head = "<tr><th>source</th><th>target</th><th>attention</th></tr>"
-        return f"<table>{head}{rows}</table><p>The {largest.values.numel()} largest of {mask.numel()} edges.</p>"
-
-
 class AttentionExplainer(ExplainerAlgorithm):
-    """An algorithm for `torch_geometric.explain.Explainer`: the attention of one layer, averaged over heads.
+    """An algorithm for `torch_geometric.explain.Explainer`: an attention explanation by name.
+
+    With an `index`, the mask holds the weights of the edges that count for these nodes: their computation graph for
+    `tree`, the edges into them for `last`. Without one, it holds the sum over all nodes.
 
     Weights are matched edge by edge. The class of the same name in PyG truncates the rows of the layer to the number of
     input edges, which assigns weights to wrong edges if the graph has self-loops.
 
     Args:
-        site: Name of the attention layer; by default the last one.
+        explanation: One of `fgai.explanations.EXPLANATIONS`, or `layer:NAME`.
 
-    >>> import torch
+    Raises:
+        UnknownNameError: No explanation has this name.
+
     >>> from torch_geometric.explain import Explainer
     >>> from torch_geometric.nn import GATConv
     >>> settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
     >>> how = {"explanation_type": "model", "edge_mask_type": "object", "model_config": settings}
     >>> explain = Explainer(GATConv(3, 2), AttentionExplainer(), **how)
-    >>> explain(torch.ones(2, 3), torch.tensor([[0, 1], [1, 1]])).edge_mask  # node 1 attends to 0 and to itself
-    tensor([0.5000, 0.5000])
+    >>> path = torch.ones(3, 3), torch.tensor([[0, 1, 1], [1, 1, 2]])
+    >>> explain(*path).edge_mask  # nodes 1 and 2 attend to their predecessor and to themselves
+    tensor([0.5000, 0.5000, 0.5000])
+    >>> explain(*path, index=1).edge_mask
+    tensor([0.5000, 0.5000, 0.0000])
     """
 
-    def __init__(self, site: str | None = None) -> None:
+    def __init__(self, explanation: str = "tree") -> None:
         super().__init__()
-        self.site = site
+        resolve(explanation)  # raises if the name is unknown
+        self.explanation = explanation
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride], one kind of node and edge
         self, model: nn.Module, x: Tensor, edge_index: Tensor, *, target: Tensor, index: Any = None, **kwargs: Any
     ) -> Explanation:
-        """Return the explanation of all nodes; `index` has no effect, since attention does not depend on it."""
+        """Return the explanation of the nodes `index`, or of all nodes together."""
         graph = Data(x=x, edge_index=edge_index)
         check_graph(graph)
         call = lambda net, _: net(x, edge_index, **kwargs)  # noqa: E731
-        with open_reader(model, call) as read, torch.no_grad():
-            reading = read(graph)  # without a check of the logits: a model for Explainer may return probabilities
-        check_attention(reading.attention, type(model).__name__)
-        if self.site is not None and self.site not in list(reading.attention):
-            raise SettingError(f"no attention layer is called {self.site!r}; this model has {list(reading.attention)}")
-        attention = reading.explanation if self.site is None else reading.attention[self.site]
-        mask = attention.mean_heads().weights_at(edge_index, default=0.0)[:, 0]
-        return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)
+        with open_reader(model, call) as read:
+            with torch.no_grad():
+                reading = read(graph)  # without a check of the logits: a model for Explainer may return probabilities
+            check_attention(reading.attention, type(model).__name__)
+            attribution = reading.attribution(self.explanation, read=read, graph=graph)
+        weight = _weights(attribution, index)
+        mask = weight.weights_at(edge_index.to(weight.edge_index.device), default=0.0)[:, 0]
+        return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask.to(x.dtype).to(x.device))
 
     def supports(self) -> bool:
         """Return whether the configuration is supported: attention gives edge masks only."""
         return self.explainer_config.node_mask_type is None
+
+
+def _weights(attribution: Attribution, index: Any) -> Attention:
+    """Return the weight of each edge for these nodes together, as attention."""
+    if index is None:
+        weight = attribution.total()
+    else:
+        device = attribution.edge_index.device
+        index = index.to(device) if isinstance(index, Tensor) else index
+        rows = attribution.of_nodes(torch.arange(attribution.num_nodes, device=device)[index])
+        weight = segment_sum(rows.weight, rows.edge, attribution.edge_index.size(1))
+    return Attention(weight[:, None], attribution.edge_index, attribution.num_nodes)

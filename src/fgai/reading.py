@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 from fgai.attention import Attention
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows
+from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
 from fgai.tap import NOTHING, Deltas, Edit, Tap
@@ -50,6 +51,62 @@ class Reading:
     def explanation(self) -> Attention:
         """The attention of the last site, which the paper calls the explanation."""
         return self.attention[next(reversed(list(self.attention)))]
+
+    def attribution(
+        self, explanation: str | Explanation = "tree", *, read: Reader | None = None, graph: Graph | None = None
+    ) -> Attribution:
+        """Return the weight of each edge for each node under an explanation.
+
+        Args:
+            explanation: `tree`, `last`, `first`, `layer:NAME`, `leave-one-out`, or a function of this reading, `read`
+                and `graph` that returns an `Attribution`.
+            read: The reader of the model; `leave-one-out` runs the model again.
+            graph: The graph of this reading, for `leave-one-out`.
+
+        Returns:
+            The attribution. The rows of nodes are computed on demand.
+
+        Raises:
+            UnknownNameError: No explanation or attention layer has this name.
+            TapError: The explanation does not exist for this model.
+        """
+        return resolve(explanation)(self, read, graph)
+
+    def explain(
+        self,
+        node: int,
+        explanation: str | Explanation = "tree",
+        *,
+        read: Reader | None = None,
+        graph: Graph | None = None,
+    ) -> NodeExplanation:
+        """Return the edges that the prediction of one node depends on, with their weights.
+
+        Args:
+            node: The node.
+            explanation: Name of the explanation, see `attribution`.
+            read: The reader of the model, for `leave-one-out`.
+            graph: The graph of this reading, for `leave-one-out`.
+
+        Returns:
+            The edges, largest weight first.
+
+        >>> from torch_geometric.nn import GATConv
+        >>> path = Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> read(GATConv(2, 2), path).explain(1).top(1)
+        [Edge(source=0, target=1, weight=0.5, hop=1)]
+        """
+        return explain_node(self.attribution(explanation, read=read, graph=graph), node)
+
+    def top(self, node: int, k: int = 5, explanation: str | Explanation = "tree") -> list[Edge]:
+        """Return the k edges with the largest weights for one node, see `explain`.
+
+        >>> edges = torch.tensor([[0, 1], [1, 1]])
+        >>> attention = Attention(torch.tensor([[0.7], [0.3]]), edges, num_targets=2)
+        >>> Reading(torch.zeros(2, 2), {"conv": attention}).top(1, k=1)[0].source
+        0
+        """
+        return self.explain(node, explanation).top(k)
 
     def head(self, nodes: int) -> Reading:
         """Return the logits and the attention of the first nodes; in a sampled batch these are the seed nodes."""

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from typing import Any
 
 import torch
 from campaign import Target
@@ -25,6 +26,7 @@ from fgai.adversaries import ADVERSARIES, GAINS, NodeInjection, Perturbation
 from fgai.auditing import sanity
 from fgai.backbones import BACKBONES
 from fgai.datasets import DATASETS
+from fgai.explanations import EXPLANATIONS
 from fgai.methods import METHODS, Batches
 from fgai.metrics import METRICS
 from fgai.trial import clean_trial
@@ -102,10 +104,26 @@ def _explain(rng):
     net, data = either(rng)
     settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
     how = {"explanation_type": "model", "edge_mask_type": "object", "model_config": settings}
-    explain = fgai.AttentionExplainer(rng.choice((None, None, None, *WORDS)))
+    name = rng.choice((*EXPLANATIONS, *EXPLANATIONS, "layer:conv1", "layer:zzz", None, *WORDS))
+    index = rng.choice((None, None, 0, torch.tensor([1, 2])))
     if not torch.is_tensor(_said(net, data)):  # PyG calls the model first, and fails by itself
         net, data = model(), graph()
-    return lambda: Explainer(net, explain, **how)(data.x, data.edge_index)
+    return lambda: Explainer(net, fgai.AttentionExplainer(name), **how)(data.x, data.edge_index, index=index)
+
+
+def _faithfulness(rng):
+    net, data = either(rng) if rng.random() < 0.7 else (model(), graph())
+    given: dict[str, Any] = {"nodes": 5}
+    for name in rng.sample(("nodes", "share", "at_least", "draws", "seed"), rng.choice((0, 0, 1, 2))):
+        given[name] = rng.choice(NUMBERS)
+    name = rng.choice((*EXPLANATIONS, *EXPLANATIONS, "layer:conv1", "layer:zzz", None, *WORDS))
+    return lambda: fgai.measure_faithfulness(net, data, name, **given)
+
+
+def _explain_node(rng):
+    net, data = either(rng)
+    name, node, k = rng.choice((*EXPLANATIONS, "layer:zzz", *WORDS)), rng.choice(COUNTS), rng.choice((1, 5, *COUNTS))
+    return lambda: fgai.read(net, data).top(node, k, name)
 
 
 def _said(net, data):
@@ -258,6 +276,8 @@ CALLS = [
     call("fgai.accelerated", _accelerated, cost=3),
     call("fgai.open_reader", _open_reader, cost=3),
     call("fgai.AttentionExplainer", _explain, cost=3),
+    call("fgai.measure_faithfulness", _faithfulness, cost=20),
+    call("Reading.top", _explain_node, cost=3),
     call("fgai.Perturbation", _perturbation, cost=2),
     call("fgai.Tap", _tap, cost=2),
     call("FGAI.preset", _preset, cost=1),
@@ -277,13 +297,13 @@ CALLS = [
 ]
 RECORDS = {  # what calls return; nobody fills them by hand
     *("Attention", "AttentionPoint", "AuditReport", "Certificate", "Comparison", "Fit", "Reading", "FGAIError"),
-    "__version__",
+    *("Faithfulness", "__version__"),
 }
 TRIED = {  # names of `fgai.__all__` whose targets above have other names
     **{kind.__name__: f"adversary {name}" for name, kind in ADVERSARIES.items()},
     **{kind.__name__: f"method {name}" for name, kind in METHODS.items()},
     **{name: f"fgai.{name}" for name in ("read", "audit", "compare", "certify", "Reader", "accelerated", "Tap")},
-    **{name: f"fgai.{name}" for name in ("AttentionExplainer", "Perturbation", "open_reader")},
+    **{name: f"fgai.{name}" for name in ("AttentionExplainer", "Perturbation", "open_reader", "measure_faithfulness")},
 }
 
 

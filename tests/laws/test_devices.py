@@ -29,6 +29,8 @@ from fgai.certificates import worst_push
 from fgai.cli import app
 from fgai.datasets.split import split_nodes
 from fgai.devices import device_of
+from fgai.explanations import EXPLANATIONS, compare_nodes
+from fgai.faithfulness import measure_faithfulness, pyg_scores, truth_scores
 from fgai.methods import METHODS, Batches
 from fgai.metrics import METRICS
 from fgai.reading import read
@@ -351,6 +353,34 @@ def test_every_explainer(name, device):
     def job(model, data):
         made = Explainer(model, loose(EXPLAINERS[name]()), **how)(data.x, data.edge_index)
         return made.edge_mask, fgai.metrics.as_attention(loose(made)).weight, made._repr_html_()
+
+    same_on(device, job)
+
+
+@pytest.mark.parametrize("name", [*EXPLANATIONS, "layer:convs.0"])
+def test_every_explanation_and_its_faithfulness(name, device):
+    settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
+    how = {"explanation_type": "model", "edge_mask_type": "object", "model_config": settings}
+
+    def job(model, data):
+        with fgai.open_reader(model) as reader:
+            attribution = reader.checked(data).attribution(name, read=reader, graph=data)
+            node = reader.checked(data).explain(5, name, read=reader, graph=data)
+        marked = Explainer(model, loose(fgai.AttentionExplainer(name)), **how)(data.x, data.edge_index, index=5)
+        difference = compare_nodes(attribution, attribution, data.y.new_tensor([3, 5]), k=2)
+        mask, near = node.mask(data.edge_index), data.edge_index[1] == 5
+        truth = truth_scores(mask[near], data.edge_index[0][near] > 30)
+        picture = node.to_pyg(data)._repr_html_(), loose(marked).edge_mask
+        faithful = [measure_faithfulness(model, data, name, nodes=nodes) for nodes in (20, data.y.new_tensor([3, 5]))]
+        return (
+            attribution.total(),
+            node,
+            difference,
+            truth,
+            picture,
+            faithful,
+            pyg_scores(model, data, data.y[:2], name),
+        )
 
     same_on(device, job)
 

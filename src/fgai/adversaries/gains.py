@@ -16,6 +16,7 @@ from torch.nn.functional import kl_div, one_hot
 from fgai.adversaries.base import Gain
 from fgai.attention import EdgeLookup
 from fgai.divergence import jsd_terms
+from fgai.explanations import class_logits
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.topk import topk_loss, topk_mask
@@ -148,8 +149,4 @@ def binary_logits(reading: Reading) -> Tensor:
 
     Half precision is converted to float32: a sum of logarithms overflows in float16.
     """
-    logits = reading.logits.float() if reading.logits.dtype in (torch.half, torch.bfloat16) else reading.logits
-    if logits.dim() == 1 or logits.size(1) == 1:
-        positive = logits.reshape(-1, 1)
-        return torch.cat([torch.zeros_like(positive), positive], dim=1)
-    return logits
+    return class_logits(reading.logits)

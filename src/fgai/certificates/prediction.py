@@ -20,6 +20,7 @@ from torch_geometric.data import Data
 from fgai.adversaries.gains import binary_logits
 from fgai.certificates.explanation import Norm
 from fgai.devices import to_double
+from fgai.explanations import value_vectors
 from fgai.graph import segment_max, segment_sum
 from fgai.reading import Reader
 
@@ -58,7 +59,7 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
         clean = read(data)
     site = next(reversed(list(clean.attention)))
     attention, logits = clean.attention[site], to_double(binary_logits(clean))
-    value = _value_vectors(read, data, site, attention.weight)
+    value = value_vectors(read, data, site, attention.weight)
     if value is None:
         return None
     target, nodes = attention.target.to(value.device), len(logits)
@@ -70,20 +71,6 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
     radius = torch.where(rival & (rate > 0), gap / rate.clamp(min=torch.finfo(rate.dtype).tiny), torch.inf)
     spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
     return PredictionBound(radius.amin(1), dual(spread, target, nodes, norm).sum(1)[:, 0])
-
-
-def _value_vectors(read: Reader, data: Data, site: str, weight: Tensor) -> Tensor | None:
-    """Return u_j of each edge and head, [E, H, C], or None if the logits are not linear in the weights of this site."""
-    delta = torch.zeros_like(weight).requires_grad_()
-    reading = read(data, weight_delta={site: delta})
-    clean, target = binary_logits(reading), reading.attention[site].target
-    value = torch.stack([torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T], dim=2)
-    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
-    with torch.no_grad():
-        change = binary_logits(read(data, weight_delta={site: draw})) - clean
-        linear = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
-    scale = change.abs().max().clamp(min=1e-12)
-    return to_double(value) if bool((change - linear).abs().max() <= 1e-3 * scale) else None
 
 
 def dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:

@@ -2,6 +2,7 @@
 
 from fgai.datasets.catalogue import DATASETS, load
 from fgai.datasets.features import compact, fingerprint
+from fgai.datasets.reasons import true_edges
 from fgai.datasets.synthetic import synthetic
 
-__all__ = ["DATASETS", "compact", "fingerprint", "load", "synthetic"]
+__all__ = ["DATASETS", "compact", "fingerprint", "load", "synthetic", "true_edges"]

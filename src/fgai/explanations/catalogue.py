@@ -1,0 +1,148 @@
+"""Explanations by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fgai.attention import Attention
+from fgai.errors import TapError, UnknownNameError
+from fgai.explanations.attribution import Attribution, attribution
+from fgai.explanations.leave_one_out import leave_one_out
+from fgai.registry import Registry
+
+SKIP = 1.0  # weight of a node's own representation without a self-loop; an edge of hop 1 then has w_1 + ... + w_L
+
+
+class Answer(Protocol):
+    """The part of a `Reading` that explanations use."""
+
+    @property
+    def logits(self) -> Tensor:
+        """The output of the model, [N, C]."""
+        ...
+
+    @property
+    def attention(self) -> Mapping[str, Attention]:
+        """The attention by site, in the order of execution."""
+        ...
+
+
+Explanation = Callable[..., Attribution]  # (reading, read=None, graph=None) -> Attribution
+EXPLANATIONS: Registry[Explanation] = Registry("explanation")
+
+
+def resolve(name: str | Explanation) -> Explanation:
+    """Return an explanation by its name; `layer:NAME` is the attention of the site NAME.
+
+    Args:
+        name: One of `EXPLANATIONS`, `layer:NAME`, or a function, which is returned as it is.
+
+    Raises:
+        UnknownNameError: No explanation has this name.
+
+    >>> resolve("layer:conv1").keywords
+    {'site': 'conv1'}
+    >>> resolve("tee")
+    Traceback (most recent call last):
+    fgai.errors.UnknownNameError: no explanation is called 'tee'; did you mean 'tree'? Registered: tree, last, ...
+    """
+    if callable(name):
+        return name
+    if isinstance(name, str) and name.startswith("layer:"):
+        return partial(layer, site=name.removeprefix("layer:"))
+    return EXPLANATIONS[name]
+
+
+@EXPLANATIONS.register("tree")
+def tree(reading: Answer, read: Any = None, graph: Any = None, *, skip: float = SKIP) -> Attribution:
+    """Attention along the computation tree (GAtt): products of attention on each path, summed over the layers.
+
+    If a node has no self-loop in a layer (TransformerConv), the path through the layer's skip connection has the weight
+    `skip`. It is not normalised.
+
+    >>> import torch
+    >>> from fgai.reading import Reading
+    >>> edges = torch.tensor([[0, 1, 1], [0, 0, 1]])  # node 0 attends to itself and to 1
+    >>> attention = Attention(torch.tensor([[0.5], [0.5], [1.0]]), edges, num_targets=2)
+    >>> reading = Reading(torch.zeros(2, 2), {"conv1": attention, "conv2": attention})
+    >>> tree(reading).of_nodes(torch.tensor([0])).weight  # edges 0 -> 0, 1 -> 0 and 1 -> 1
+    tensor([0.7500, 0.7500, 0.5000], dtype=torch.float64)
+    """
+    sites = reading.attention
+    _refuse_relations(sites)
+    notes = ["paths without attention (residual and jumping connections, other message passing) are ignored"]
+    for site, attention in sites.items():
+        loops = attention.target[attention.source == attention.target].unique().numel()
+        if loops < attention.num_targets and len(sites) > 1:
+            notes.append(
+                f"layer '{site}': {attention.num_targets - loops} of {attention.num_targets} nodes have no self-loop; "
+                f"the path from such a node to itself has the weight {skip:g}"
+            )
+    return attribution("tree", sites, skip, tuple(notes))
+
+
+@EXPLANATIONS.register("last")
+def last(reading: Answer, read: Any = None, graph: Any = None) -> Attribution:
+    """The attention of the last layer, mean over heads: the paper's explanation.
+
+    >>> import torch
+    >>> from fgai.reading import Reading
+    >>> attention = Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [1, 1]]), num_targets=2)
+    >>> last(Reading(torch.zeros(2, 2), {"conv": attention})).total()
+    tensor([0.7000, 0.3000], dtype=torch.float64)
+    """
+    return _one_layer("last", reading, next(reversed(list(reading.attention))))
+
+
+@EXPLANATIONS.register("first")
+def first(reading: Answer, read: Any = None, graph: Any = None) -> Attribution:
+    """The attention of the first layer, mean over heads.
+
+    >>> import torch
+    >>> from fgai.reading import Reading
+    >>> attention = Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [1, 1]]), num_targets=2)
+    >>> first(Reading(torch.zeros(2, 2), {"conv": attention})).total()
+    tensor([0.7000, 0.3000], dtype=torch.float64)
+    """
+    return _one_layer("first", reading, next(iter(reading.attention)))
+
+
+def layer(reading: Answer, read: Any = None, graph: Any = None, *, site: str) -> Attribution:
+    """The attention of the layer `site`, mean over heads."""
+    if site not in reading.attention:
+        raise UnknownNameError(f"no attention layer is called '{site}'; this reading has {list(reading.attention)}")
+    return _one_layer(f"layer:{site}", reading, site)
+
+
+EXPLANATIONS.add("leave-one-out", leave_one_out)
+
+
+def _one_layer(name: str, reading: Answer, site: str) -> Attribution:
+    others = [other for other in reading.attention if other != site]
+    notes = (f"the attention of other layers is ignored: {', '.join(others)}",) if others else ()
+    return attribution(name, {site: reading.attention[site]}, notes=notes)
+
+
+def _refuse_relations(sites: Mapping[str, Attention]) -> None:
+    """Raise if layers run in parallel, on several relations: they are not a chain."""
+    typed = [site for site in sites if "__" in site]
+    if typed:
+        raise TapError(
+            f"'{typed[0]}' attends over one of several relations, and the relations of a layer run in parallel: the "
+            f"layers are not a chain; use the attention of one of them, 'layer:{typed[0]}'"
+        )
+    for site, attention in sites.items():
+        name, _, number = site.rpartition("@")
+        if number.isdigit() and name in sites and not _same_edges(sites[name], attention):
+            raise TapError(
+                f"layer '{name}' ran several times on different edges, so its calls may run in parallel; use the "
+                f"attention of one of them, 'layer:{site}'"
+            )
+
+
+def _same_edges(one: Attention, other: Attention) -> bool:
+    return one.edge_index.shape == other.edge_index.shape and bool((one.edge_index == other.edge_index).all())

@@ -1,0 +1,91 @@
+"""Difference of two explanations of the same nodes: V_k and JSD over edges, matched by (source, target)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fgai.divergence import jsd_terms
+from fgai.errors import MatchError
+from fgai.explanations.attribution import ENTRIES, Attribution, EdgeWeights
+from fgai.graph import degree, edge_keys, segment_sum
+from fgai.settings import check_top
+from fgai.topk import effective_k, topk_mask
+
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference of two explanations, per node."""
+
+    nodes: Tensor  # [n]
+    overlap: Tensor  # [n], V_k: share of the top k that is in the other's top k; NaN for nodes without edges
+    jsd: Tensor  # [n], in [0, log 2]; NaN for nodes without edges
+
+
+def compare_nodes(
+    one: Attribution, other: Attribution, nodes: Tensor, k: int | float = TOP, entries: int = ENTRIES
+) -> Difference:
+    """Return V_k and JSD between two explanations of the same nodes, over the edges of both.
+
+    V_k is the share of the top k of `one` that is in the top k of `other`. JSD compares the positive parts of the
+    weights, scaled to sum to one for each node.
+
+    Args:
+        one: The first explanation.
+        other: The second explanation, such as that of an attacked graph.
+        nodes: The nodes, [n].
+        k: A number of edges, or a fraction of them.
+        entries: Pairs (node, edge) in memory at a time.
+
+    Returns:
+        Overlap and JSD per node.
+
+    >>> from fgai.attention import Attention
+    >>> from fgai.explanations.attribution import attribution
+    >>> edges = torch.tensor([[0, 1], [2, 2]])
+    >>> a, b = (attribution("last", {"": Attention(torch.tensor(w)[:, None], edges, 3)}) for w in ([.7, .3], [.4, .6]))
+    >>> compare_nodes(a, b, torch.tensor([2]), k=1).overlap
+    tensor([0.], dtype=torch.float64)
+    """
+    check_top(k)
+    if min(one.num_nodes, other.num_nodes) <= int(nodes.max() if len(nodes) else -1):
+        raise MatchError(f"node {int(nodes.max())} is not in both readings; compare nodes that both have")
+    first, second = _common_edges(one.edge_index, other.edge_index)
+    # half of the entries: the rows of `other` are in memory at the same time
+    parts = [
+        _difference(rows, first, other.of_nodes(rows.nodes), second, k) for rows in one.chunks(nodes, entries // 2)
+    ]
+    empty = one.layers[-1].weight.new_zeros(0)
+    overlap, jsd = (torch.cat([empty, *(part[number] for part in parts)]) for number in range(2))
+    return Difference(nodes, overlap, jsd)
+
+
+def _common_edges(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a number for each edge, the same in both sets."""
+    both = torch.cat([one, other], dim=1)
+    base = int(both.max()) + 1 if both.numel() else 1
+    numbers = edge_keys(both, base).unique(return_inverse=True)[1]
+    return numbers[: one.size(1)], numbers[one.size(1) :]
+
+
+def _difference(
+    one: EdgeWeights, first: Tensor, other: EdgeWeights, second: Tensor, k: int | float
+) -> tuple[Tensor, Tensor]:
+    """Return V_k and JSD per row; `first` and `second` are the numbers of the edges."""
+    count, size = len(one.nodes), len(first) + len(second)
+    keyed = [one.row * size + first[one.edge], other.row * size + second[other.edge]]
+    keys, at = torch.cat(keyed).unique(sorted=True, return_inverse=True)
+    spread, best = [], []
+    for rows, position in zip((one, other), at.split([len(key) for key in keyed]), strict=True):
+        spread.append(rows.weight.new_zeros(len(keys)).index_put((position,), rows.distribution()))
+        best.append(
+            rows.weight.new_zeros(len(keys)).index_put((position,), topk_mask(rows.weight, rows.row, count, k).double())
+        )
+    own = degree(one.row, count)
+    overlap = segment_sum(best[0] * best[1], keys // size, count) / effective_k(k, own)
+    jsd = segment_sum(jsd_terms(*spread), keys // size, count)
+    return overlap, torch.where(own > 0, jsd, torch.nan)

@@ -1,0 +1,102 @@
+"""Leave-one-out of the edges of the last layer: the loss of the margin of a node's prediction, in closed form.
+
+If the logits are linear in the weights of the last layer, logit_i = sum_j a_ij v_j + const. When the edge j is removed
+and the other weights are scaled to sum to one again, the sum decreases by
+
+    sum_j a_j v_j - (sum_j a_j v_j - a_j v_j) / (1 - a_j) = a_j / (1 - a_j) (v_j - sum_j a_j v_j)
+
+so the margin m of the predicted class over the second one decreases by a_j / (1 - a_j) (m(v_j) - m(sum_j a_j v_j)).
+The terms of the heads are added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgai.devices import to_double
+from fgai.errors import SettingError, TapError
+from fgai.explanations.attribution import Attribution, attribution
+from fgai.graph import segment_sum
+
+ALONE = 1e-9  # smallest 1 - a; below it no other edge remains, and the sum becomes 0
+LINEAR = 1e-3  # tolerance of the linearity check, relative to the largest change
+
+
+def class_logits(logits: Tensor) -> Tensor:
+    """Return logits with a column per class; a single logit z becomes (0, z); [N, C >= 2].
+
+    Half precision is converted to float32: a sum of logarithms overflows in float16.
+
+    >>> class_logits(torch.tensor([[2.0]]))
+    tensor([[0., 2.]])
+    """
+    logits = logits.float() if logits.dtype in (torch.half, torch.bfloat16) else logits
+    if logits.dim() == 1 or logits.size(1) == 1:
+        positive = logits.reshape(-1, 1)
+        return torch.cat([torch.zeros_like(positive), positive], dim=1)
+    return logits
+
+
+def leave_one_out(reading: Any, read: Any = None, graph: Any = None) -> Attribution:
+    """Leave-one-out of the last layer: the loss of the margin of the prediction without an edge, in closed form.
+
+    >>> from torch_geometric.data import Data
+    >>> from torch_geometric.nn import GATConv
+    >>> from fgai.reading import Reader
+    >>> graph, read = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [2, 2]])), Reader(GATConv(3, 2).eval())
+    >>> leave_one_out(read(graph).detach(), read, graph).edge_index.tolist()  # with the self-loops of the layer
+    [[0, 1, 0, 1, 2], [0, 1, 2, 2, 2]]
+    """
+    if read is None or graph is None:
+        raise SettingError("leave-one-out runs the model again; give the reader and the graph: read=..., graph=...")
+    site, last = list(reading.attention.items())[-1]
+    value = value_vectors(read, graph, site, last.weight)
+    if value is None:
+        raise TapError(
+            f"leave-one-out needs logits that are linear in the weights of the last attention layer, '{site}', and a "
+            "nonlinear operation follows it; use 'tree', 'last' or 'first'"
+        )
+    last, logits = last.double(), to_double(class_logits(reading.logits))
+    if len(logits) != last.num_targets:
+        raise TapError(
+            f"the model returns {len(logits)} rows of logits for {last.num_targets} nodes; use 'tree' or 'last'"
+        )
+    margin = _margin(value, logits, last.target)  # [E, H]
+    share = last.coalesce()
+    pull = replace(last, weight=last.weight * margin, score=None).coalesce().weight
+    total = segment_sum(pull, share.target, share.num_targets)[share.target]
+    rest = 1.0 - share.weight
+    lost = torch.where(rest > ALONE, (pull - share.weight * total) / rest.clamp(min=ALONE), pull)
+    weight = lost.sum(1, keepdim=True)
+    notes = ("other layers are ignored; an edge with a negative weight lowers the margin of the prediction",)
+    return attribution("leave-one-out", {site: replace(share, weight=weight)}, notes=notes)
+
+
+def _margin(value: Tensor, logits: Tensor, target: Tensor) -> Tensor:
+    """Return the margin of the predicted class over the second one in each value vector; [E, H, C] -> [E, H]."""
+    predicted, rival = logits.topk(2).indices.T
+    own, other = (value.gather(2, c[target].view(-1, 1, 1).expand(-1, value.size(1), 1)) for c in (predicted, rival))
+    return (own - other)[..., 0]
+
+
+def value_vectors(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | None:
+    """Return d logits / d weight of each edge and head, [E, H, C], or None if the logits are not linear in the weights.
+
+    This takes one backward pass per class. A random change of the weights checks linearity.
+    """
+    delta = torch.zeros_like(weight).requires_grad_()
+    with torch.enable_grad():
+        reading = read(graph, weight_delta={site: delta})
+        clean, target = class_logits(reading.logits), reading.attention[site].target
+        columns = [torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T]
+    value = torch.stack(columns, dim=2)
+    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
+    with torch.no_grad():
+        change = class_logits(read(graph, weight_delta={site: draw}).logits) - clean
+        linear = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
+    scale = change.abs().max().clamp(min=1e-12)
+    return to_double(value) if bool((change - linear).abs().max() <= LINEAR * scale) else None

@@ -1,0 +1,123 @@
+"""The explanation of one node: printed, as a table, as a NetworkX graph, or as a PyG explanation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.explain import Explanation as PyGExplanation
+
+from fgai.errors import MissingExtraError
+from fgai.explanations.attribution import Attribution
+from fgai.graph import locate, require
+from fgai.settings import check_whole
+
+SHOWN = 5  # edges that are printed
+
+
+class Edge(NamedTuple):
+    """An edge with its weight for a node, and its hop: 1 for an edge into the node itself."""
+
+    source: int
+    target: int
+    weight: float
+    hop: int
+
+
+class AttentionExplanation(PyGExplanation):
+    """A PyG explanation that notebooks show as a table of its largest edges."""
+
+    def _repr_html_(self, count: int = 10) -> str:
+        mask, edges = self.get("edge_mask"), self.get("edge_index")
+        if mask is None or edges is None:
+            return f"<pre>{escape(repr(self))}</pre>"
+        largest = mask.topk(min(count, mask.numel()))
+        ends = zip(largest.values.tolist(), edges[:, largest.indices].t().tolist(), strict=True)
+        rows = "".join(f"<tr><td>{s}</td><td>{t}</td><td>{weight:.4g}</td></tr>" for weight, (s, t) in ends)
+        head = "<tr><th>source</th><th>target</th><th>attention</th></tr>"
+        return f"<table>{head}{rows}</table><p>The {largest.values.numel()} largest of {mask.numel()} edges.</p>"
+
+
+@dataclass(frozen=True, repr=False)
+class NodeExplanation:
+    """The edges that the prediction of one node depends on, largest weight first.
+
+    >>> from fgai.attention import Attention
+    >>> from fgai.explanations.attribution import attribution
+    >>> half = Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 2], [2, 2]]), 3)
+    >>> explain_node(attribution("last", {"conv": half}), 2)
+    node 2 by 'last': 2 edges, up to 1 hop away
+      0 -> 2       0.7  hop 1
+      2 -> 2       0.3  hop 1
+    """
+
+    node: int
+    name: str
+    edge_index: Tensor  # [2, K], largest weight first
+    weight: Tensor  # [K]
+    hop: Tensor  # [K]
+    notes: tuple[str, ...] = ()
+
+    def top(self, k: int = SHOWN) -> list[Edge]:
+        """Return the k edges with the largest weights."""
+        check_whole(1, k=k)
+        ends, weight, hop = self.edge_index[:, :k].T.tolist(), self.weight[:k].tolist(), self.hop[:k].tolist()
+        return [Edge(s, t, value, distance) for (s, t), value, distance in zip(ends, weight, hop, strict=True)]
+
+    def _edges(self) -> list[Edge]:
+        return self.top(max(len(self.weight), 1))
+
+    def __repr__(self) -> str:
+        distance, count = int(self.hop.max()) if len(self.hop) else 0, len(self.weight)
+        edges = f"{count} edge{'s' * (count != 1)}, up to {distance} hop{'s' * (distance != 1)} away"
+        lines = [f"  {f'{e.source} -> {e.target}':<10} {e.weight:>5.3g}  hop {e.hop}" for e in self.top()]
+        more = [f"  ... {count - SHOWN} more"] if count > SHOWN else []
+        return "\n".join([f"node {self.node} by '{self.name}': {edges}", *lines, *more])
+
+    def to_frame(self) -> Any:
+        """Return a pandas table with the columns source, target, weight and hop."""
+        try:
+            import pandas  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise MissingExtraError("a table needs pandas; install it with: pip install pandas") from error
+        return pandas.DataFrame(self._edges(), columns=list(Edge._fields))
+
+    def to_networkx(self) -> Any:
+        """Return a `networkx.DiGraph` of these edges, with the attributes `weight` and `hop`."""
+        import networkx
+
+        graph = networkx.DiGraph(node=self.node, explanation=self.name)
+        graph.add_node(self.node)
+        for edge in self._edges():
+            graph.add_edge(edge.source, edge.target, weight=edge.weight, hop=edge.hop)
+        return graph
+
+    def to_pyg(self, data: Data | None = None) -> AttentionExplanation:
+        """Return a PyG `Explanation`: on the edges of `data`, or only on the edges of this explanation.
+
+        Self-loops that a layer added are not edges of `data` and are omitted. Parallel edges have the same weight.
+        """
+        if data is None:
+            return AttentionExplanation(edge_index=self.edge_index, edge_mask=self.weight.float(), index=self.node)
+        edges = require(data, "edge_index")
+        return AttentionExplanation(x=data.x, edge_index=edges, edge_mask=self.mask(edges), index=self.node)
+
+    def mask(self, edge_index: Tensor) -> Tensor:
+        """Return the weights of these edges, 0 for edges outside this explanation; [E]."""
+        at = locate(edge_index.to(self.edge_index.device), self.edge_index)
+        weight = torch.cat([self.weight, self.weight.new_zeros(1)])  # at -1: edges outside
+        return weight[at].float().to(edge_index.device)
+
+
+def explain_node(attribution: Attribution, node: int) -> NodeExplanation:
+    """Return the row of one node, largest weight first; ties are ordered by hop, then target, then source."""
+    check_whole(0, node=node)
+    rows = attribution.of_nodes(torch.tensor([min(node, attribution.num_nodes)]))  # of_nodes checks it
+    by_hop = rows.hop.argsort(stable=True)
+    order = by_hop[rows.weight[by_hop].argsort(descending=True, stable=True)]
+    ends = rows.edge_index[:, rows.edge[order]]
+    return NodeExplanation(node, attribution.name, ends, rows.weight[order], rows.hop[order], attribution.notes)

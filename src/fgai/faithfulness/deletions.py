@@ -1,0 +1,151 @@
+"""Logits of nodes after edges of their computation graphs are deleted, for many nodes in one forward pass.
+
+Each deletion belongs to one node. Nodes that it affects are copied, with their remaining incoming edges, and appended
+to the graph; sources that it does not affect are shared. One forward pass of any model then computes many deletions.
+Node t at distance d from the node i of the deletion is copied if the deletion reaches t by layer L - d, the last one at
+which t affects i:
+
+    reach(t) = 1 if t loses an edge, else 1 + min of reach over its sources;  t is copied if reach(t) <= L - d(t).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.explanations import class_logits
+from fgai.graph import degree, delete_edges, require
+
+FAR = 10**6  # larger than any depth
+
+
+@dataclass(frozen=True)
+class Deletions:
+    """Edges to delete: `column[k]` of the graph's edges is deleted for the node `node[case[k]]`."""
+
+    node: Tensor  # [D], the nodes to predict
+    case: Tensor  # [K]
+    column: Tensor  # [K]
+
+    def part(self, first: int, last: int) -> Deletions:
+        """Return the deletions `first` to `last`; `case` must be sorted."""
+        start, end = torch.searchsorted(self.case, torch.tensor([first, last], device=self.case.device)).tolist()
+        return Deletions(self.node[first:last], self.case[start:end] - first, self.column[start:end])
+
+
+class Incoming:
+    """Looks up the edges into many nodes at once."""
+
+    def __init__(self, edge_index: Tensor, num_nodes: int) -> None:
+        self.source, self.num_nodes = edge_index[0], num_nodes
+        self.order = edge_index[1].argsort(stable=True)
+        self.count = degree(edge_index[1], num_nodes)
+        self.start = self.count.cumsum(0) - self.count
+
+    def of(self, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the edges into these nodes: the position of their node in `node`, and their columns."""
+        count = self.count[node]
+        owner = torch.arange(len(node), device=node.device).repeat_interleave(count)
+        before = (count.cumsum(0) - count).repeat_interleave(count)
+        at = self.start[node][owner] + torch.arange(len(owner), device=node.device) - before
+        return owner, self.order[at]
+
+
+def full_graph_logits(read: Any, graph: Data, deletions: Deletions) -> Tensor:
+    """Return the logits after each deletion, with one forward pass on the full graph for each; [D, C]."""
+    rows = []
+    edges = require(graph, "edge_index")
+    for number, node in enumerate(deletions.node.tolist()):
+        gone = torch.zeros(edges.size(1), dtype=torch.bool, device=edges.device)
+        gone[deletions.column[deletions.case == number].to(edges.device)] = True
+        with torch.no_grad():
+            rows.append(class_logits(read(delete_edges(graph, gone)).logits)[node])
+    return torch.stack(rows)
+
+
+def copied_logits(
+    read: Any, graph: Data, deletions: Deletions, incoming: Incoming, depth: int, early: int = 0
+) -> Tensor:
+    """Return the same logits from copies of the affected nodes, in one forward pass; [D, C].
+
+    `early` is 1 if the messages of a layer depend on the degree of their source (GCN): a deleted edge then has an
+    effect one layer earlier, and from one hop further away.
+    """
+    case, node = affected(deletions, incoming, depth, early)
+    size = incoming.num_nodes
+    known = case * size + node  # sorted
+    owner, column = incoming.of(node)
+    gone = torch.isin(
+        case[owner] * len(incoming.source) + column, deletions.case * len(incoming.source) + deletions.column
+    )
+    owner, column = owner[~gone], column[~gone]
+    source = incoming.source[column]
+    at = _position(case[owner] * size + source, known)
+    source = torch.where(at >= 0, size + at, source)
+    wider = _with_copies(graph, node, column, torch.stack([source, size + owner]))
+    roots = _position(torch.arange(len(deletions.node), device=node.device) * size + deletions.node, known)
+    with torch.no_grad():
+        logits = class_logits(read(wider).logits)
+    return logits[(size + roots).to(logits.device)]
+
+
+def affected(deletions: Deletions, incoming: Incoming, depth: int, early: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the nodes to copy for each deletion, its own node always: pairs (case, node), sorted."""
+    size = incoming.num_nodes
+    pairs = torch.arange(len(deletions.node), device=deletions.node.device) * size + deletions.node
+    distance = torch.zeros_like(pairs)
+    ring = pairs
+    for step in range(1, depth + early):  # nodes further away have no effect
+        owner, column = incoming.of(ring % size)
+        ring = torch.unique((ring // size)[owner] * size + incoming.source[column])
+        ring = ring[_position(ring, pairs.sort().values) < 0]
+        pairs, distance = torch.cat([pairs, ring]), torch.cat([distance, torch.full_like(ring, step)])
+    order = pairs.argsort()
+    pairs, distance = pairs[order], distance[order]
+    reach = torch.full_like(pairs, FAR)
+    target = _targets(deletions, incoming)
+    losing = _position(deletions.case * size + target, pairs)
+    reach[losing[losing >= 0]] = 1 - early
+    owner, column = incoming.of(pairs % size)
+    below = _position((pairs // size)[owner] * size + incoming.source[column], pairs)
+    owner, below = owner[below >= 0], below[below >= 0]
+    for _ in range(depth):
+        reach = reach.scatter_reduce(0, owner, reach[below] + 1, "amin")
+    copied = (reach <= depth - distance) | (distance == 0)
+    return pairs[copied] // size, pairs[copied] % size
+
+
+def _targets(deletions: Deletions, incoming: Incoming) -> Tensor:
+    """Return the target of each deleted edge."""
+    target = torch.empty_like(incoming.order)
+    target[incoming.order] = torch.arange(incoming.num_nodes, device=target.device).repeat_interleave(incoming.count)
+    return target[deletions.column]
+
+
+def _position(keys: Tensor, known: Tensor) -> Tensor:
+    """Return the index of each key in the sorted keys `known`, or -1."""
+    if len(known) == 0:
+        return torch.full_like(keys, -1)
+    at = torch.searchsorted(known, keys).clamp_(max=len(known) - 1)
+    return torch.where(known[at] == keys, at, -1)
+
+
+def _with_copies(graph: Data, node: Tensor, column: Tensor, edge_index: Tensor) -> Data:
+    """Return the graph with copies of the given nodes and edges; `edge_index` holds the ends of the new edges."""
+    wider, edges = copy.copy(graph), require(graph, "edge_index")
+    node, column, edge_index = (index.to(edges.device) for index in (node, column, edge_index))
+    for name, value in graph.to_dict().items():
+        if isinstance(value, Tensor) and name != "edge_index":
+            if graph.is_node_attr(name):
+                wider[name] = torch.cat([value, value.index_select(0, node)])
+            elif graph.is_edge_attr(name):
+                wider[name] = torch.cat([value, value.index_select(0, column)])
+    wider.edge_index = torch.cat([edges, edge_index], dim=1)
+    if "num_nodes" in graph:
+        wider.num_nodes = int(graph.num_nodes or 0) + len(node)
+    return wider

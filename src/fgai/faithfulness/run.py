@@ -1,0 +1,287 @@
+"""Faithfulness per node: delete the most attended edges of each node, and compare with random deletions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from fgai.attention import nonuniformity
+from fgai.calling import Call
+from fgai.checks import describe_tensor, one_graph
+from fgai.devices import to_double
+from fgai.errors import CallError, DataError, SettingError
+from fgai.explanations import Attribution, Explanation, class_logits
+from fgai.faithfulness.deletions import Deletions, Incoming, copied_logits, full_graph_logits
+from fgai.faithfulness.record import Faithfulness, HopResult
+from fgai.faithfulness.selection import TIE, Ranked, ranked
+from fgai.grades import Grade, grade_faithful
+from fgai.graph import degree, locate, require, segment_sum
+from fgai.intervals import Interval
+from fgai.patching import message_passing_layers
+from fgai.reading import Reader, Reading, open_reader
+from fgai.settings import check_positive, check_seed, check_whole
+from fgai.tap import Tap
+
+BATCH = 1_000_000  # largest number of copied edges in one forward pass
+CHECKED = 4  # deletions that are compared with a deletion in the full graph
+TOLERANCE = 1e-4  # largest difference of the two, relative to the largest logit
+MAX_EDGES = 10**9  # limit on forward passes x edges if each deletion runs on the full graph
+
+
+def measure_faithfulness(
+    model: nn.Module,
+    data: Data,
+    explanation: str | Explanation = "tree",
+    *,
+    nodes: int | Tensor = 500,
+    share: float = 0.5,
+    at_least: int = 2,
+    draws: int = 1,
+    seed: int = 0,
+    call: Call | None = None,
+) -> Faithfulness:
+    """Test whether the predictions of a model depend on the edges that an explanation ranks first.
+
+    For each node and hop, the most attended, the least attended or random edges are deleted, and the drop of the
+    log-probability of the predicted class is measured. Differences of drops are averaged over nodes, with bootstrap
+    intervals.
+
+    Args:
+        model: Any model that `fgai.read` can read.
+        data: The graph. Nodes of `test_mask` are tested, or all nodes.
+        explanation: `tree`, `last`, `first`, `layer:NAME` or `leave-one-out`.
+        nodes: The number of nodes to sample, or the nodes themselves, [n].
+        share: The share of the edges of each hop that is deleted, at most one half.
+        at_least: Nodes with fewer incoming edges, without self-loops, are not sampled.
+        draws: The number of random deletions per node and hop; more of them reduce the noise.
+        seed: Random seed of the sample, the random deletions, the ties and the bootstrap.
+        call: How to call the model, as for `fgai.read`.
+
+    Returns:
+        The differences with their intervals, and a grade: `supported`, `contradicted` or `unknown`.
+
+    Raises:
+        SettingError: A setting is outside its range.
+        UnknownNameError: No explanation or attention layer has this name.
+        DataError: The graph is invalid, or the model does not return one row of logits per node.
+
+    >>> from fgai import backbones, datasets
+    >>> data = datasets.load("synthetic")
+    >>> measure_faithfulness(backbones.build("gat", data), data, "last", nodes=30).grade.value
+    'unknown'
+    """
+    _check_settings(nodes, share, at_least, draws, seed)
+    data = one_graph(data)
+    generator = torch.Generator().manual_seed(seed)
+    with open_reader(model, call) as read:
+        clean = read.checked(data)
+        if len(clean.logits) != int(data.num_nodes or 0):
+            raise DataError(
+                f"the model returns {len(clean.logits)} rows of logits for {data.num_nodes} nodes; faithfulness needs "
+                "a model with one row per node"
+            )
+        if clean.logits.numel() == 0:
+            raise CallError(f"{type(model).__name__} returned logits without classes; faithfulness needs logits [N, C]")
+        attribution = clean.attribution(explanation, read=read, graph=data)
+        probe = _Probe(read, data, clean, attribution, *_depth(model, clean))
+        sample = _sample(attribution, probe, data, nodes, at_least, generator)
+        parts = [
+            _measure(*rows, probe, share, draws, generator) for rows in _rank(attribution, sample, probe, generator)
+        ]
+    return _result(attribution, share, len(sample), parts, _prefers_edges(clean, attribution), probe.notes, seed)
+
+
+def _check_settings(nodes: int | Tensor, share: float, at_least: int, draws: int, seed: int) -> None:
+    check_positive(share=share)
+    if share > 0.5:
+        raise SettingError(f"share={share}; give at most 0.5, so that the most and the least attended edges differ")
+    check_whole(2, at_least=at_least)
+    check_whole(1, draws=draws)
+    check_seed(seed)
+    if not isinstance(nodes, Tensor):
+        check_whole(1, nodes=nodes)
+    elif nodes.dim() != 1 or nodes.dtype not in (torch.int32, torch.int64):
+        raise SettingError(f"nodes is {describe_tensor(nodes)}; give a number of nodes, or their ids as integers [n]")
+
+
+@dataclass
+class _Probe:
+    """Measures the drop of a prediction if edges are deleted.
+
+    Indices of nodes and edges are on the device of the attribution, and the graph is on that of the model.
+    """
+
+    read: Reader
+    data: Data
+    clean: Reading
+    attribution: Attribution
+    depth: int
+    early: int
+    full_graph: bool | None = None  # each deletion needs the full graph; unknown before the first one
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        distinct = self.attribution.edge_index
+        edges = require(self.data, "edge_index").to(distinct)
+        at = locate(edges, distinct)
+        self.deletable = degree(at[at >= 0], distinct.size(1)) > 0
+        self.columns = Incoming(torch.stack([at, at])[:, at >= 0], distinct.size(1))
+        self.original = (at >= 0).nonzero().flatten()
+        self.incoming = Incoming(edges, int(self.data.num_nodes or 0))
+        self.cost = _cost(self.incoming, edges, self.depth + self.early)
+
+    def drops(self, node: Tensor, group: Tensor, edge: Tensor) -> Tensor:
+        """Return the drops of the log-probability of predicted classes without these edges; `group` is sorted; [G]."""
+        owner, at = self.columns.of(edge)
+        deletions = Deletions(node, group[owner], self.original[at])
+        if self.full_graph is None:
+            self._check(deletions)
+        logits = torch.cat([self._logits(part) for part in self._batches(deletions)])
+        before = to_double(class_logits(self.clean.logits))[node].log_softmax(-1)
+        predicted = before.argmax(-1, keepdim=True)
+        return (before - to_double(logits).log_softmax(-1)).gather(1, predicted)[:, 0]
+
+    def _logits(self, deletions: Deletions) -> Tensor:
+        if self.full_graph:
+            return full_graph_logits(self.read, self.data, deletions)
+        return copied_logits(self.read, self.data, deletions, self.incoming, self.depth, self.early)
+
+    def _batches(self, deletions: Deletions) -> Iterator[Deletions]:
+        part = (self.cost[deletions.node].cumsum(0) / BATCH).long()
+        bounds = [0, *part.unique_consecutive(return_counts=True)[1].cumsum(0).tolist()]
+        return (deletions.part(first, last) for first, last in pairwise(bounds))
+
+    def _check(self, deletions: Deletions) -> None:
+        """Compare copies with deletions in the full graph; if they differ, do not use copies."""
+        few = deletions.part(0, CHECKED)
+        truth = full_graph_logits(self.read, self.data, few)
+        scale = float(self.clean.logits.abs().max())
+        try:
+            copied = copied_logits(self.read, self.data, few, self.incoming, self.depth, self.early)
+            self.full_graph = not bool((copied - truth).abs().max() <= TOLERANCE * max(scale, 1e-6))
+        except (CallError, IndexError):  # a model of a fixed number of nodes
+            self.full_graph = True
+        edges = require(self.data, "edge_index").size(1)
+        if self.full_graph and len(deletions.node) * edges > MAX_EDGES:
+            raise SettingError(
+                f"predictions depend on more than {self.depth} hops, so each of {len(deletions.node)} deletions needs "
+                f"a forward pass over {edges:,} edges; test fewer nodes, or another model"
+            )
+        if self.full_graph:
+            self.notes = ("predictions depend on more than the hops of a node: each deletion ran on the full graph",)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The three paired differences of each group (a node and a hop)."""
+
+    node: Tensor  # [G]
+    hop: Tensor  # [G]
+    differences: Tensor  # [3, G]: necessity, against the least, sufficiency
+
+
+def _measure(
+    nodes: Tensor, groups: Ranked, probe: _Probe, share: float, draws: int, generator: torch.Generator
+) -> _Part:
+    """Delete the most attended, the least attended and random edges of each group, and return the differences."""
+    effective_k, size = groups.effective_k(share)[groups.group], groups.size[groups.group]
+    node = nodes[groups.node]
+
+    def drop(gone: Tensor) -> Tensor:
+        order = groups.group[gone].argsort(stable=True)
+        return probe.drops(node, groups.group[gone][order], groups.edge[gone][order])
+
+    most, least = drop(groups.rank < effective_k), drop(groups.rank >= size - effective_k)
+    only_most = drop(groups.rank >= effective_k)
+    random, only_random = torch.zeros_like(most), torch.zeros_like(most)
+    for _ in range(draws):
+        shuffled = groups.shuffled(generator)
+        random += drop(shuffled < effective_k) / draws
+        only_random += drop(shuffled >= effective_k) / draws
+    return _Part(node, groups.hop, torch.stack([most - random, most - least, only_random - only_most]))
+
+
+def _rank(
+    attribution: Attribution, nodes: Tensor, probe: _Probe, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Ranked]]:
+    """Yield parts of the nodes and the ranks of their edges."""
+    for rows in attribution.chunks(nodes):
+        groups = ranked(rows, probe.deletable, generator)
+        if len(groups.size):
+            yield rows.nodes, groups
+
+
+def _result(
+    attribution: Attribution,
+    share: float,
+    sampled: int,
+    parts: list[_Part],
+    prefers: bool,
+    notes: tuple[str, ...],
+    seed: int,
+) -> Faithfulness:
+    """Sum the differences over the hops of each node. Nodes whose incoming edges are all tied are omitted."""
+    empty = torch.zeros(0, dtype=torch.long)
+    node, hop = (torch.cat([empty, *(getattr(part, name).cpu() for part in parts)]) for name in ("node", "hop"))
+    differences = torch.cat([torch.zeros(3, 0, dtype=torch.double), *(part.differences.cpu() for part in parts)], dim=1)
+    tested = torch.isin(node, node[hop == 1])
+    names, at = node[tested].unique(return_inverse=True)
+    sums = segment_sum(differences[:, tested].T, at, len(names)).T
+    necessity, least, sufficiency = together = Interval.of_rows(sums.numpy(), seed)
+    numbers = hop.unique().tolist()
+    hops = tuple(HopResult(n, *Interval.of_rows(differences[:, hop == n].numpy(), seed)) for n in numbers[1:])
+    if numbers:  # the differences of a single hop are the sums
+        one = together if len(numbers) == 1 else Interval.of_rows(differences[:, hop == numbers[0]].numpy(), seed)
+        hops = (HopResult(numbers[0], *one), *hops)
+    grade = grade_faithful(necessity, least, f"'{attribution.name}'")
+    if not prefers:
+        grade = Grade("unknown", "Not enough evidence: the attention is uniform.")
+    needed = max(necessity.nodes_needed(), least.nodes_needed())
+    return Faithfulness(
+        attribution.name, share, len(names), sampled - len(names), necessity, least, sufficiency, hops, grade, needed,
+        (*attribution.notes, *notes),
+    )  # fmt: skip
+
+
+def _sample(
+    attribution: Attribution, probe: _Probe, data: Data, nodes: int | Tensor, at_least: int, generator: torch.Generator
+) -> Tensor:
+    """Return the given nodes, or a random sample of the test nodes that have enough edges."""
+    edges = attribution.edge_index
+    if isinstance(nodes, Tensor):
+        return nodes.to(edges.device)
+    deletable = probe.deletable & (edges[0] != edges[1])
+    enough = degree(edges[1][deletable], attribution.num_nodes) >= at_least
+    mask = data.get("test_mask")
+    if isinstance(mask, Tensor) and mask.shape == enough.shape:
+        enough &= mask.to(enough)
+    chosen = enough.nonzero().flatten()
+    return chosen[torch.randperm(len(chosen), generator=generator)[:nodes].to(chosen.device)]
+
+
+def _prefers_edges(clean: Reading, attribution: Attribution) -> bool:
+    """Return whether a layer's attention is not uniform; always true for explanations that are not attention."""
+    if attribution.name == "leave-one-out":
+        return True
+    return any(bool((nonuniformity(attention.mean_heads()) > TIE).any()) for attention in clean.attention.values())
+
+
+def _depth(model: nn.Module, clean: Reading) -> tuple[int, int]:
+    """Return the number of message-passing layers, and 1 if one of them has no attention, else 0."""
+    layers, attending = message_passing_layers(model), Tap(model).layers
+    others = [name for name in layers if not any(site == name or site.startswith(f"{name}.") for site in attending)]
+    return max(len(clean.attention) + len(others), len(layers)), int(bool(others))
+
+
+def _cost(incoming: Incoming, edge_index: Tensor, depth: int) -> Tensor:
+    """Return an upper bound on the copied edges of one deletion, per node; [N]."""
+    own = to_double(incoming.count)
+    cost = own
+    for _ in range(depth - 1):
+        cost = (own + segment_sum(cost[edge_index[0]], edge_index[1], incoming.num_nodes)).clamp(max=float(BATCH))
+    return cost + 1

@@ -1,0 +1,177 @@
+"""Grades of an explanation: used, faithful, stable. Each has a sentence that states the reason.
+
+A model that predicts hardly better than the largest class gets no grade. A number that is NaN decides nothing. All
+thresholds are defined in this module, with their reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fgai.intervals import Interval
+
+MIN_USE = 0.005  # g-TVD if attention is replaced by 1/degree: below it, fewer than 1 in 200 predictions change
+MIN_NONUNIFORMITY = 0.01  # mean l1 distance to 1/degree: below it, the weights of ten neighbours differ by 0.001
+MAX_OVERLAP_AT_RANDOM = 0.95  # V_k with random parameters: above it, training affects fewer than 1 in 20 top neighbours
+MIN_NODES = 20  # paired differences: below it, a bootstrap does not estimate the tails
+MIN_OVERLAP = 0.9  # V_k under attack: one of the top ten neighbours may change
+MAX_LOSS = 0.02  # loss of F1 under attack: about the difference between two seeds
+MAX_SHIFT = 0.05  # g-TVD under attack: 1 in 20 predictions
+MIN_LEAD = 0.05  # F1 above that of the largest class: below it, there is nothing to explain
+
+Answer = Literal["yes", "no", "not shown"]
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A grade, and a sentence with its reason."""
+
+    value: Literal["yes", "no", "supported", "contradicted", "unknown"]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Grades:
+    """The three grades, None if the model is too weak to be graded, and a summary line."""
+
+    used: Grade | None
+    faithful: Grade | None
+    stable: Grade | None
+    answer: Answer
+    line: str
+
+
+def grade_used(uniform_shift: float, nonuniformity: float, overlap_at_random: float) -> Grade:
+    """Grade whether predictions depend on the attention, and the attention on the trained parameters.
+
+    Args:
+        uniform_shift: g-TVD of the predictions if attention is replaced by 1/degree.
+        nonuniformity: Mean l1 distance of the attention to 1/degree.
+        overlap_at_random: V_k between the attention of the model and that of random parameters.
+
+    Returns:
+        `yes`, `no` or `unknown`.
+
+    >>> grade_used(uniform_shift=0.2, nonuniformity=0.3, overlap_at_random=0.5).value
+    'yes'
+    >>> grade_used(0.001, 0.3, 0.5).sentence
+    'It is not used: attention of 1/degree changes predictions by only 0.0010 (at least 0.005).'
+    """
+    tests = [
+        (uniform_shift >= MIN_USE, uniform_shift,
+         f"attention of 1/degree changes predictions by only {uniform_shift:.4f} (at least {MIN_USE})"),
+        (nonuniformity >= MIN_NONUNIFORMITY, nonuniformity,
+         f"its mean distance to 1/degree is only {nonuniformity:.4f} (at least {MIN_NONUNIFORMITY})"),
+        (overlap_at_random <= MAX_OVERLAP_AT_RANDOM, overlap_at_random,
+         f"{overlap_at_random:.0%} of the top neighbours stay with random parameters "
+         f"(at most {MAX_OVERLAP_AT_RANDOM:.0%})"),
+    ]  # fmt: skip
+    if failed := [reason for passed, value, reason in tests if not passed and not math.isnan(value)]:
+        return Grade("no", f"It is not used: {'; '.join(failed)}.")
+    if any(math.isnan(value) for _, value, _ in tests):
+        return Grade("unknown", "Whether it is used is unknown: a number is missing.")
+    return Grade("yes", f"It is used: attention of 1/degree changes predictions by {uniform_shift:.3f}.")
+
+
+def grade_faithful(necessity: Interval, against_least: Interval, explanation: str = "the explanation") -> Grade:
+    """Grade whether deleting the most attended edges hurts more than deleting random or the least attended ones.
+
+    The grade is `supported` if both differences lie above 0, `contradicted` if one lies below 0, else `unknown`. For an
+    explanation without information, three events lead to a wrong grade: both differences lie above 0, or one of the two
+    lies below 0. Each has a probability of about 0.5 % with 99 % intervals.
+
+    Args:
+        necessity: Drop without the most attended edges minus drop without random ones.
+        against_least: Drop without the most attended edges minus drop without the least attended ones.
+        explanation: Name of the explanation, for the sentence.
+
+    >>> grade_faithful(Interval.of([0.1, 0.2] * 20), Interval.of([0.2, 0.3] * 20)).value
+    'supported'
+    """
+    tested = min(necessity.count, against_least.count)
+    if tested < MIN_NODES:
+        return Grade("unknown", f"Not enough evidence: only {tested} nodes can be tested (at least {MIN_NODES}).")
+    if math.isnan(necessity.mean + against_least.mean):
+        return Grade("unknown", "Not enough evidence: a number is missing.")
+    each = {"random ones": necessity, "the least attended": against_least}
+    edges = f"the edges ranked first by {explanation}"
+    if opposed := [f"than deleting {what}: {one}" for what, one in each.items() if one.below]:
+        return Grade("contradicted", f"Deleting {edges} hurts less {', and '.join(opposed)}.")
+    undecided = [f"than deleting {what}: {one}" for what, one in each.items() if not one.above]
+    if not undecided:
+        reasons = " and ".join(f"than deleting {what}: {one}" for what, one in each.items())
+        return Grade("supported", f"Deleting {edges} hurts more {reasons}.")
+    needed = _nodes_needed(necessity, against_least)
+    return Grade("unknown", f"Not enough evidence that deleting {edges} hurts more {' or '.join(undecided)}; {needed}.")
+
+
+def grade_stable(attack: str, overlap: float, loss: float, shift: float) -> Grade:
+    """Grade whether explanation and predictions survive an attack.
+
+    Args:
+        attack: Name of the attack, for the sentence.
+        overlap: V_k of the explanation, clean and attacked.
+        loss: F1 on the clean graph minus F1 on the attacked graph.
+        shift: g-TVD of the predictions.
+
+    Returns:
+        `yes`, `no` or `unknown`.
+
+    >>> grade_stable("node injection", overlap=0.95, loss=0.01, shift=0.2).sentence
+    'Under node injection it is not stable: the predicted probabilities change by 0.200 (at most 0.05).'
+    """
+    tests = [
+        (overlap >= MIN_OVERLAP, overlap, f"{overlap:.0%} of the top neighbours survive (at least {MIN_OVERLAP:.0%})"),
+        (loss <= MAX_LOSS, loss, f"F1 falls by {loss:.3f} (at most {MAX_LOSS})"),
+        (shift <= MAX_SHIFT, shift, f"the predicted probabilities change by {shift:.3f} (at most {MAX_SHIFT})"),
+    ]
+    if failed := [reason for passed, value, reason in tests if not passed and not math.isnan(value)]:
+        return Grade("no", f"Under {attack} it is not stable: {'; '.join(failed)}.")
+    if any(math.isnan(value) for _, value, _ in tests):
+        return Grade("unknown", f"Whether it is stable under {attack} is unknown: a number is missing.")
+    return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
+
+
+def sum_up(used: Grade, faithful: Grade, stable: Grade, f1: Mapping[str, float]) -> Grades:
+    """Summarise the three grades: `yes` if all hold, `no` if one fails, else `not shown`.
+
+    Args:
+        used: The grade of `grade_used`.
+        faithful: The grade of `grade_faithful`.
+        stable: The grade of `grade_stable`.
+        f1: F1 of the model (`model`), and of always predicting the largest class (`largest_class`).
+
+    Returns:
+        The grades with a summary line, without grades if the model is too weak.
+
+    >>> good = Grade("yes", "It is used.")
+    >>> sum_up(good, Grade("unknown", "Not enough evidence."), good, {"model": 0.9, "largest_class": 0.3}).line
+    'Can it be trusted? Not shown. Not enough evidence.'
+    """
+    if not f1["model"] > f1["largest_class"] + MIN_LEAD:
+        line = (
+            f"Can it be trusted? Not shown. The model is too weak to be graded: F1 {f1['model']:.3f}, and predicting "
+            f"the largest class gives {f1['largest_class']:.3f}."
+        )
+        return Grades(None, None, None, "not shown", line)
+    each = (used, faithful, stable)
+    failed = [grade.sentence for grade in each if grade.value in ("no", "contradicted")]
+    unknown = [grade.sentence for grade in each if grade.value == "unknown"]
+    answer: Answer = "no" if failed else "not shown" if unknown else "yes"
+    deciding = failed or unknown or [grade.sentence for grade in each]
+    return Grades(*each, answer, " ".join([f"Can it be trusted? {answer.capitalize()}.", *deciding]))
+
+
+def _nodes_needed(*intervals: Interval) -> str:
+    """Return the approximate number of nodes for a decision, in words."""
+    negative = [one for one in intervals if one.mean < 0]
+    counts = [one.nodes_needed() for one in negative or intervals]
+    needed = min(counts) if negative else max(counts)
+    if not math.isfinite(needed):
+        return "no number of nodes would decide a difference of 0"
+    return (
+        f"about {needed:,.0f} nodes would decide if the difference is as measured, {intervals[0].count:,} were tested"
+    )
