@@ -102,7 +102,9 @@ def binary(graph: Data, ends: Ends = None) -> Binary:
     """
     x = need(graph, "x")
     if not _is_binary(x):
-        raise SettingError("the features of this graph are not zeros and ones; take the feature set l1, l2 or realistic")
+        raise SettingError(
+            "the features of this graph are not zeros and ones; take the feature set l1, l2 or realistic"
+        )
     values, row = _entries(x)
     counts = sum_by((values != 0).long(), row, x.size(0))
     return Binary(*_range(x), ones=max(int(counts.median()), 1))
