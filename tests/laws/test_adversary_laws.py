@@ -227,12 +227,12 @@ def test_the_perturbation_made_again_and_read_again_gives_the_same_answers(adver
 
 @pytest.mark.parametrize("adversary", [p for p in ALL if not isinstance(p.values[0], AttentionBall)])
 def test_the_order_of_the_edges_does_not_matter(adversary):
-    graph = shuffled(small())
+    graph, gain = shuffled(small()), "cross-entropy"  # the gradient of kl is zero on the clean graph, up to rounding
     read, clean = answers(model_of("gat", graph), graph)
-    one, other = attacked(adversary), adversary(read, graph, GAINS["kl"](clean))
+    one, other = attacked(adversary, gain=gain), adversary(read, graph, GAINS[gain](clean))
     assert sorted(links(one.perturbation.added)) == sorted(links(other.perturbation.added))
     assert sorted(links(one.perturbation.dropped)) == sorted(links(other.perturbation.dropped))
-    assert worth("kl", other) == pytest.approx(worth("kl", one), rel=1e-3)
+    assert worth(gain, other) == pytest.approx(worth(gain, one), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", LONGER)
