@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets
+from fgai.graph import need
 from fgai.methods import Vanilla
 
 
@@ -57,17 +58,18 @@ def attack(
     draw: torch.Generator,
 ) -> tuple[float, float]:
     """The least share of `answers` that 20 injected nodes leave, over `steps` steps of Adam, and the test F1 there."""
-    nodes, width = data.num_nodes, data.x.size(1)
+    x, y, edge_index, test = (need(data, name) for name in ("x", "y", "edge_index", "test_mask"))
+    nodes = x.size(0)
     new = torch.arange(nodes, nodes + args.nodes).repeat_interleave(args.edges)
-    edges = torch.cat([data.edge_index, torch.stack([new, hubs]), torch.stack([hubs, new])], 1)
-    z = (0.1 * torch.randn(args.nodes, width, generator=draw)).requires_grad_()
+    edges = torch.cat([edge_index, torch.stack([new, hubs]), torch.stack([hubs, new])], 1)
+    z = (0.1 * torch.randn(args.nodes, x.size(1), generator=draw)).requires_grad_()
     optimiser = torch.optim.Adam([z], lr=0.1)
     worst = (1.0, 1.0)
     for _ in range(args.steps):
         optimiser.zero_grad()
-        logits = model(torch.cat([data.x, z.tanh()]), edges)[:nodes]
+        logits = model(torch.cat([x, z.tanh()]), edges)[:nodes]
         same = logits.argmax(1) == answers
-        right = (logits.argmax(1) == data.y)[data.test_mask].float().mean()
+        right = (logits.argmax(1) == y)[test].float().mean()
         worst = min(worst, (float(same.float().mean()), float(right)))
         if wanted is None:
             loss = -cross_entropy(logits, answers)
@@ -91,22 +93,23 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=1)
     args = parser.parse_args()
     data = datasets.load(args.dataset, seed=args.seed)
-    data.x = data.x.to_dense() if data.x.is_sparse else data.x
+    x, y, edge_index = (need(data, name) for name in ("x", "y", "edge_index"))
+    data.x = x = x.to_dense() if x.is_sparse else x
     model = backbones.build("gat", data, seed=args.seed)
     if args.model is None:
         model = Vanilla(epochs=args.epochs, seed=args.seed).fit(model, data).model
     else:
         model.load_state_dict(torch.load(args.model, weights_only=True))
     model.eval().requires_grad_(False)
-    answers = model(data.x, data.edge_index).argmax(1)
-    print(f"clean F1 {float((answers == data.y)[data.test_mask].float().mean()):.3f}")
+    answers = model(x, edge_index).argmax(1)
+    print(f"clean F1 {float((answers == y)[need(data, 'test_mask')].float().mean()):.3f}")
     found = []
     for choose in (by_cover, by_degree, by_chance):
         start, each = time.process_time(), []
         for restart in range(args.restarts):
             draw = torch.Generator().manual_seed(args.seed + restart)
-            hubs = choose(data.edge_index, data.num_nodes, args.nodes * args.edges, draw)
-            aims = (None, *range(int(data.y.max()) + 1))
+            hubs = choose(edge_index, x.size(0), args.nodes * args.edges, draw)
+            aims = (None, *range(int(y.max()) + 1))
             each += [attack(model, data, hubs, aim, answers, args, draw) for aim in aims]
         found += each
         same, right = min(each)

@@ -61,7 +61,7 @@ class NodeInjection:
     20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges. `box=None` takes each
     feature's own range from the data; `steps=0` leaves the features random, which is the floor. Links go to different
     nodes, of all or of those in `targets`, and count in both directions; `links` names how they are chosen (`random`,
-    `degree`, `coverage`). `features` names the set the rows lie in: the `box`, or one of rows like the data's
+    `degree`, `coverage`, `safe`). `features` names the set the rows lie in: the `box`, or one of rows like the data's
     (`realistic`, `binary`, `l1`, `l2`).
 
     >>> from fgai import backbones, datasets

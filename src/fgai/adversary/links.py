@@ -1,4 +1,4 @@
-"""Which nodes an injected node is linked to: at random, by degree, or so that many doubtful nodes are near a link."""
+"""Which nodes an injected node is linked to: at random, by degree, near many doubtful nodes, or far from them."""
 
 from __future__ import annotations
 
@@ -68,6 +68,29 @@ def coverage_links(graph: Data, budget: LinkBudget, clean: Reading | None = None
     begin, ends = _closed_neighbours(need(graph, "edge_index").cpu(), nodes)
     count = min(budget.nodes * budget.edges, len(budget.allowed))
     return _deal(_greedy_cover(begin, ends, _doubt(clean, nodes), budget.allowed, count), budget)
+
+
+@LINKS.register("safe")
+def safe_links(graph: Data, budget: LinkBudget, clean: Reading | None = None) -> Tensor:
+    """Links to nodes such that no answer near them is easily lost, for an attacker who must keep the answers.
+
+    A node ranks by the least margin, log p_1 - log p_2 in the `clean` reading, of itself and the nodes it has an edge
+    to; without a reading all rank alike.
+
+    >>> path = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), num_nodes=4)
+    >>> sure = Reading(torch.tensor([[9.0, 0.0], [1.0, 0.0], [5.0, 0.0], [4.0, 0.0]]), {})
+    >>> safe_links(path, LinkBudget(1, 2, torch.arange(4)), sure).sort().values
+    tensor([[2, 3]])
+    """
+    nodes = int(graph.num_nodes or 0)
+    begin, ends = _closed_neighbours(need(graph, "edge_index").cpu(), nodes)
+    margin = torch.zeros(nodes, dtype=torch.double)
+    if clean is not None and len(clean.logits) == nodes:
+        best = clean.probs.detach().cpu().double().log().topk(2, dim=1).values
+        margin = best[:, 0] - best[:, 1]
+    owner = torch.arange(nodes).repeat_interleave(begin.diff())
+    least = torch.full_like(margin, torch.inf).scatter_reduce(0, owner, margin[ends], "amin")[budget.allowed]
+    return _deal(budget.allowed[least.sort(descending=True, stable=True).indices], budget)
 
 
 def _doubt(clean: Reading | None, nodes: int) -> Tensor:

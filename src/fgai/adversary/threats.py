@@ -88,7 +88,9 @@ _threat(
 _threat(
     "explanation-kept",
     "explanation",
-    ChosenInjection(edges=(2, 10, 40), surrogates=(), schedules=((40, 0.05), (10, 0.2))),
+    ChosenInjection(
+        edges=(1, 4, 10, 40), links=("safe", "degree"), surrogates=(), schedules=((40, 0.05), (10, 0.2)), keep=3
+    ),
     "attention-divergence-kept",
     "As explanation, but no answer may change: only what a user cannot see in the predictions counts.",
 )
