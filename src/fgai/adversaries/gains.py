@@ -15,12 +15,30 @@ from torch.nn.functional import kl_div, one_hot
 from fgai.adversaries.base import Gain
 from fgai.attention import EdgeLookup
 from fgai.divergence import jsd_terms
+from fgai.errors import SettingError
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.topk import topk_loss, topk_mask
 
 GainOf = Callable[[Reading], Gain]  # from the clean reading
-GAINS: Registry[GainOf] = Registry("gain")
+AIMED = "class:"
+
+
+class GainRegistry(Registry[GainOf]):
+    """The gains by name; `class:C` aims at class C.
+
+    >>> GAINS["class:2"](Reading(torch.zeros(1, 3), {}))(Reading(torch.tensor([[0.0, 0.0, 0.0]]), {}))
+    tensor(-1.0986)
+    """
+
+    def __getitem__(self, name: str) -> GainOf:
+        number = name.removeprefix(AIMED)
+        if name.startswith(AIMED) and number.isdecimal():
+            return lambda clean: towards(clean, int(number))
+        return super().__getitem__(name)
+
+
+GAINS = GainRegistry("gain")
 
 
 @GAINS.register("cross-entropy")
@@ -53,6 +71,21 @@ def margin(clean: Reading) -> Gain:
     return gain
 
 
+@GAINS.register("aimed")
+def aimed(clean: Reading) -> Gain:
+    """Prediction: the mean log-probability of one class, the second answer of most nodes; `class:C` names another."""
+    second = binary_logits(clean).topk(2, dim=1).indices[:, 1]
+    return towards(clean, int(second.bincount().argmax()))
+
+
+def towards(clean: Reading, label: int) -> Gain:
+    """The mean log-probability of class `label`, over the nodes of the clean reading."""
+    nodes, classes = binary_logits(clean).shape
+    if label >= classes:
+        raise SettingError(f"class {label} was asked for, and the model has the classes 0 to {classes - 1}; name one")
+    return lambda now: binary_logits(now)[:nodes].log_softmax(-1)[:, label].mean()
+
+
 @GAINS.register("flips")
 def flips(clean: Reading) -> Gain:
     """Prediction: the share of answers that changed; it has no gradient, it judges."""
@@ -66,6 +99,27 @@ def attention_divergence(clean: Reading) -> Gain:
     before = clean.explanation.detach().mean().coalesce()
     nodes, after = int((before.degree > 0).sum()), EdgeLookup(before.edge_index)
     return lambda now: jsd_terms(before.weight, after(now.explanation.mean())).sum() / nodes
+
+
+@GAINS.register("attention-divergence-kept")
+def divergence_kept(clean: Reading) -> Gain:
+    """Explanation: attention-divergence where every answer stays; where one is lost, less than doing nothing gains.
+
+    JSD - [some answer is lost] (1 + sum over the lost of best other logit - own logit): JSD < 1, so only perturbations
+    that change no answer count, and where some did the gradient leads back to those.
+    """
+    look, answers = attention_divergence(clean), binary_logits(clean).argmax(-1)
+    own, nodes = one_hot(answers, binary_logits(clean).size(1)).bool(), len(clean.logits)
+
+    def gain(now: Reading) -> Tensor:
+        logits = binary_logits(now)[:nodes]
+        lost = logits.argmax(-1) != answers
+        if not bool(lost.any()):
+            return look(now)
+        other = logits[lost].masked_fill(own[lost], -torch.inf).max(-1).values
+        return look(now) - 1 - (other - logits[lost][own[lost]]).sum()
+
+    return gain
 
 
 @GAINS.register("soft-top-k")

@@ -11,27 +11,12 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
+from fgai.adversaries.features import FEATURES, FeatureBox
+from fgai.adversaries.links import LINKS, LinkBudget
 from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
-from fgai.reading import Reader, frozen_params
-
-
-@dataclass(frozen=True)
-class FeatureBox:
-    """The features that an injected node may have, each between its own `low` and `high`."""
-
-    low: Tensor  # [F]
-    high: Tensor  # [F]
-
-    @property
-    def half(self) -> Tensor:
-        """Half the width, per feature: the unit of a step."""
-        return (self.high - self.low) / 2
-
-    def clamp(self, x: Tensor) -> Tensor:
-        """The nearest point inside."""
-        return torch.minimum(torch.maximum(x, self.low), self.high)
+from fgai.reading import Reader, Reading, frozen_params
 
 
 @dataclass(frozen=True)
@@ -45,12 +30,12 @@ class InjectionSite:
     def graph(self, x: Tensor) -> Data:
         """The graph in which the injected nodes have these features."""
         now = copy.copy(self.augmented)
-        now.x = replace_rows(require(self.augmented, "x"), x)
+        now.x = replace_rows(require(self.augmented, "x"), self.box.rows(x))
         return now
 
     def change(self, x: Tensor) -> Perturbation:
         """What was done to the old graph."""
-        return Perturbation(x, self.links)
+        return Perturbation(self.box.rows(x), self.links)
 
     def read(self, read: Reader, x: Tensor) -> AttackResult:
         """What a model says of it."""
@@ -75,7 +60,9 @@ class NodeInjection:
     x <- clamp(x + step * half-width * sign(d gain / d x)), `steps` times from a random start. The paper's budget is
     20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges. `box=None` takes each
     feature's own range from the data; `steps=0` leaves the features random, which is the floor. Links go to different
-    nodes, random ones or those in `targets`, and count in both directions.
+    nodes, of all or of those in `targets`, and count in both directions; `links` names how they are chosen (`random`,
+    `degree`, `coverage`, `safe`). `features` names the set the rows lie in: the `box`, or one of rows like the data's
+    (`realistic`, `binary`, `l1`, `l2`).
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -93,10 +80,14 @@ class NodeInjection:
     box: tuple[float, float] | None = (-1.0, 1.0)
     targets: tuple[int, ...] | None = None
     seed: int = 0
+    links: str = "random"
+    features: str = "box"
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """The worst reading found."""
-        return self.search(read, self.place(graph), Best(read, graph, gain)).reading()
+        with torch.no_grad():
+            clean = read(graph).detach()
+        return self.search(read, self.place(graph, clean), Best(read, graph, gain, clean)).reading()
 
     def search(self, read: Reader, place: InjectionSite, best: Best) -> Best:
         """Offer what lies on the way up the gain of `best`, from a start at this place."""
@@ -104,9 +95,9 @@ class NodeInjection:
         place.offer(read, x, best)
         return best
 
-    def place(self, graph: Data) -> InjectionSite:
-        """The graph with the injected nodes linked to it, their features still open."""
-        links, box = self._links(graph), self._box(graph)
+    def place(self, graph: Data, clean: Reading | None = None) -> InjectionSite:
+        """The graph with the injected nodes linked to it, their features still open; `clean` tells low margins."""
+        links, box = self._links(graph, clean), FEATURES[self.features](graph, self.box)
         return InjectionSite(links, add_nodes(graph, box.low.new_zeros(self.nodes, box.low.numel()), links), box)
 
     def start(self, place: InjectionSite) -> Tensor:
@@ -126,20 +117,11 @@ class NodeInjection:
                 (slope,) = gradients(value, [x])
                 x = x.detach()
                 on_step(x, value)
-                x = place.box.clamp(x + self.step * place.box.half * slope.sign())
+                x = place.box.ascend(x, slope, self.step)
         return x
 
-    def _box(self, graph: Data) -> FeatureBox:
-        x = require(graph, "x")
-        if self.box is None:
-            x = x.to_dense() if x.is_sparse else x
-            return FeatureBox(x.min(0).values, x.max(0).values)
-        low, high = self.box
-        dtype = x.dtype if x.is_floating_point() else torch.float
-        return FeatureBox(*(torch.full((x.size(1),), end, dtype=dtype, device=x.device) for end in (low, high)))
-
-    def _links(self, graph: Data) -> Tensor:
-        """Both directions of the links; a node's first links do not depend on how many it has; [2, 2 nodes edges]."""
+    def _links(self, graph: Data, clean: Reading | None) -> Tensor:
+        """Both directions of the links; [2, 2 nodes edges]."""
         size = int(graph.num_nodes or 0)
         allowed = resolve_targets(self.targets, size)
         if not 0 < self.edges <= len(allowed) or self.nodes < 1:
@@ -147,15 +129,6 @@ class NodeInjection:
                 f"{self.nodes} nodes with {self.edges} links each, and there are {len(allowed)} nodes to link to; "
                 "give at least one node, and no more links than there are targets"
             )
-        picked = [allowed[_distinct(self.edges, len(allowed), self.seed * 1_000_003 + i)] for i in range(self.nodes)]
+        picked = LINKS[self.links](graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), clean)
         new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
-        return undirected(torch.stack([new, torch.cat(picked)]))
-
-
-def _distinct(count: int, size: int, seed: int) -> Tensor:
-    """The first `count` different numbers of a random sequence below `size`."""
-    generator = torch.Generator().manual_seed(seed)
-    found: dict[int, None] = {}
-    while len(found) < count:
-        found |= dict.fromkeys(torch.randint(size, (64,), generator=generator).tolist())
-    return torch.tensor(list(found)[:count])
+        return undirected(torch.stack([new, picked.flatten()]))
