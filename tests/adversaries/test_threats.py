@@ -170,11 +170,11 @@ def test_realistic_rows_look_like_the_data():
     graph.x = (graph.x > 0.3).float()
     read, clean = answers(model_of("gat", graph), graph)
     x = NodeInjection(3, 4, steps=3, step=0.4, features="realistic")(read, graph, GAINS["kl"](clean)).perturbation.x
-    assert set(x.flatten().tolist()) == {0.0, 1.0} and (x.sum(1) == graph.x.sum(1).median()).all()
+    assert x is not None and set(x.flatten().tolist()) == {0.0, 1.0} and (x.sum(1) == graph.x.sum(1).median()).all()
     graph.x = graph.x.to_sparse()
     read, clean = answers(model_of("gat", graph), graph)
     again = NodeInjection(3, 4, steps=3, step=0.4, features="realistic")(read, graph, GAINS["kl"](clean))
-    assert torch.equal(again.perturbation.x, x)
+    assert again.perturbation.x is not None and torch.equal(again.perturbation.x, x)
 
 
 def test_binary_features_are_refused_where_the_data_has_others():
@@ -255,8 +255,8 @@ def test_the_worst_of_several_is_the_worst():
     members = (EdgeRewiring(6, 6, rounds=2, pool=200), PRBCD(12, epochs=4, block=400), GRBCD(12, epochs=4, block=400))
     each = [judged(member, "margin", "flips") for member in members]
     assert judged(WorstOf(members, ("margin",)), "flips", "flips") == pytest.approx(max(each), abs=1e-6)
-    with pytest.raises(SettingError, match="nobody attacks"):
-        judged(WorstOf(), "kl", "kl")
+    with pytest.raises(SettingError, match="at least one adversary"):
+        WorstOf(())
 
 
 # Links by gradient
@@ -311,12 +311,39 @@ def test_a_directed_graph_gets_directed_flips():
     assert 0 < now.perturbation.added.size(1) + now.perturbation.dropped.size(1) <= 5
 
 
-@pytest.mark.parametrize("wrong", [PRBCD(0), PRBCD(10, block=10), PRBCD(epochs=0), GRBCD(2_000, epochs=1, block=3_000)])
-def test_budgets_of_links_that_cannot_be_are_refused(wrong):
+@pytest.mark.parametrize("wrong", [{"flips": 0}, {"flips": 10, "block": 10}, {"epochs": 0}, {"seed": -1}])
+def test_settings_of_links_that_cannot_be_are_refused(wrong):
+    with pytest.raises(SettingError):
+        PRBCD(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [GRBCD(2_000, epochs=1, block=3_000), PRBCD(700, epochs=1, block=701)])
+def test_more_flips_than_pairs_are_refused(wrong):
     graph = small()
     read, clean = answers(model_of("gat", graph), graph)
-    with pytest.raises(SettingError):
+    with pytest.raises(SettingError, match="fewer flips"):
         wrong(read, graph, GAINS["kl"](clean))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NodeInjection(links="zzz"),
+        lambda: NodeInjection(features="zzz"),
+        lambda: ChosenInjection(edges=()),
+        lambda: ChosenInjection(links=("zzz",)),
+        lambda: ChosenInjection(schedules=((0, 0.1),)),
+        lambda: ChosenInjection(surrogates=("zzz",)),
+        lambda: ChosenInjection(keep=0),
+        lambda: WorstOf(surrogates=("class:*",)),
+        lambda: SingleTarget(nodes=0),
+        lambda: SingleTarget(target=-1),
+        lambda: SingleTarget(features="zzz"),
+    ],
+)
+def test_settings_are_checked_when_they_are_given(make):
+    with pytest.raises(SettingError):
+        make()
 
 
 # Single targets

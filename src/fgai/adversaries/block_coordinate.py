@@ -112,9 +112,7 @@ class GRBCD(PRBCD):
     def _attack(self, weighted: WeightedEdges, undirected: bool) -> Any:
         """Return the attack of PyG."""
         epochs = min(self.epochs, self.flips)
-        return _rbcd().GRBCDAttack(
-            weighted, self.block, epochs, weighted.gain, is_undirected=undirected, log=False
-        )
+        return _rbcd().GRBCDAttack(weighted, self.block, epochs, weighted.gain, is_undirected=undirected, log=False)
 
 
 class WeightedEdges:

@@ -107,9 +107,7 @@ def binary(graph: Data, ends: Ends = None) -> BinaryRows:
     """
     x = require(graph, "x")
     if not _is_binary(x):
-        raise SettingError(
-            "the features of this graph are not zeros and ones; use the feature set l1, l2 or realistic"
-        )
+        raise SettingError("the features of this graph are not zeros and ones; use the feature set l1, l2 or realistic")
     values, row = _entries(x)
     counts = segment_sum((values != 0).long(), row, x.size(0))
     return BinaryRows(*_range(x), ones=max(int(counts.median()), 1))

@@ -94,7 +94,7 @@ def safe_links(graph: Data, budget: LinkBudget, clean: Reading | None = None) ->
 
 
 def _top_two(clean: Reading | None, nodes: int) -> Tensor | None:
-    """Return the two largest log-probabilities of each node, [N, 2]; None without a reading or if its rows are pairs."""
+    """Return the two largest log-probabilities of each node, [N, 2]; None if there is none per node."""
     if clean is None or len(clean.logits) != nodes:
         return None
     return binary_logits(clean).detach().cpu().double().log_softmax(-1).topk(2, dim=1).values
