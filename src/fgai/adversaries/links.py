@@ -15,6 +15,8 @@ from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.settings import SEEDS
 
+GRAIN = 2.0**-20
+
 
 @dataclass(frozen=True)
 class LinkBudget:
@@ -101,9 +103,15 @@ def _top_two(clean: Reading | None, nodes: int) -> Tensor | None:
 
 
 def _node_weights(clean: Reading | None, nodes: int) -> Tensor:
-    """Return the weight of each node, 1.01 minus its margin, above zero; [N]."""
+    """Return the weight of each node, 1.01 minus its margin, above zero; [N].
+
+    Weights are multiples of `GRAIN`, so that sums are exact and ties do not depend on the order of the edges.
+    """
     top = _top_two(clean, nodes)
-    return torch.ones(nodes, dtype=torch.double) if top is None else 1.01 - (top[:, 0].exp() - top[:, 1].exp())
+    if top is None:
+        return torch.ones(nodes, dtype=torch.double)
+    weight = 1.01 - (top[:, 0].exp() - top[:, 1].exp())
+    return (weight / GRAIN).round() * GRAIN
 
 
 def _closed_neighbours(edge_index: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
