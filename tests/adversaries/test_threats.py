@@ -255,7 +255,7 @@ def test_the_worst_of_several_is_the_worst():
     members = (EdgeRewiring(6, 6, rounds=2, pool=200), PRBCD(12, epochs=4, block=400), GRBCD(12, epochs=4, block=400))
     each = [judged(member, "margin", "flips") for member in members]
     assert judged(WorstOf(members, ("margin",)), "flips", "flips") == pytest.approx(max(each), abs=1e-6)
-    with pytest.raises(SettingError, match="at least one adversary"):
+    with pytest.raises(SettingError, match="at least 1 value"):
         WorstOf(())
 
 
@@ -334,7 +334,9 @@ def test_more_flips_than_pairs_are_refused(wrong):
         lambda: ChosenInjection(links=("zzz",)),
         lambda: ChosenInjection(schedules=((0, 0.1),)),
         lambda: ChosenInjection(surrogates=("zzz",)),
+        lambda: ChosenInjection(schedules=((1,),)),  # pyright: ignore[reportArgumentType]
         lambda: ChosenInjection(keep=0),
+        lambda: WorstOf(members=(3,)),  # pyright: ignore[reportArgumentType]
         lambda: WorstOf(surrogates=("class:*",)),
         lambda: SingleTarget(nodes=0),
         lambda: SingleTarget(target=-1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from itertools import chain, product
@@ -19,7 +19,7 @@ from fgai.adversaries.perturbation import AttackResult
 from fgai.adversaries.rewiring import EdgeRewiring
 from fgai.errors import NotDifferentiableError, SettingError
 from fgai.reading import Reader, Reading
-from fgai.settings import SEEDS, check_seed, check_whole
+from fgai.settings import SEEDS, check_schedules, check_seed, check_sequence, check_whole
 
 ALL_CLASSES = f"{CLASS_PREFIX}*"
 Sites = dict[tuple[str, int, int], InjectionSite]
@@ -72,14 +72,10 @@ class ChosenInjection:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_whole(1, probe=self.probe, keep=self.keep, restarts=self.restarts)
-        if not self.edges or not self.links or not self.schedules:
-            raise SettingError(
-                f"edges={self.edges}, links={self.links}, schedules={self.schedules}; give at least one of each"
-            )
-        check_gains(name for name in self.surrogates if name != ALL_CLASSES)
-        for (steps, step), member in product(self.schedules, self.members()):
-            check_whole(1, steps=steps)
-            replace(member, steps=steps, step=step)  # it checks its own settings
+        check_sequence(edges=self.edges, links=self.links)
+        check_schedules(self.schedules)
+        check_surrogates(self.surrogates, ALL_CLASSES)
+        list(self.members())  # each member checks its own settings
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading with the largest gain among all members; see `Adversary`."""
@@ -187,11 +183,10 @@ class WorstOf:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        check_gains(self.surrogates)
-        if not self.members or not all(is_dataclass(m) and callable(m) and hasattr(m, "seed") for m in self.members):
-            raise SettingError(
-                f"members={self.members!r}; give a tuple of at least one adversary, such as fgai.NodeInjection()"
-            )
+        check_surrogates(self.surrogates)
+        check_sequence(members=self.members)
+        if not all(is_dataclass(m) and callable(m) and hasattr(m, "seed") for m in self.members):
+            raise SettingError(f"members={self.members!r}; give adversaries such as fgai.NodeInjection()")
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading with the largest gain among all members; see `Adversary`."""
@@ -209,10 +204,11 @@ def _with_seed(member: Adversary, offset: int) -> Adversary:
     return replace(member, seed=(member.seed + offset) % SEEDS)
 
 
-def check_gains(names: Iterable[str]) -> None:
-    """Raise unless each name is that of a gain.
+def check_surrogates(names: tuple[str, ...], *others: str) -> None:
+    """Raise unless each name is that of a gain or one of `others`.
 
-    >>> check_gains(("kl", "class:2"))
+    >>> check_surrogates(("kl", "class:2"))
     """
-    if unknown := [name for name in names if name not in GAINS]:
-        raise SettingError(f"surrogates={unknown}; give gains among {', '.join(GAINS)}, or class:C for a class C")
+    check_sequence(0, surrogates=names)
+    if unknown := [name for name in names if name not in others and name not in GAINS]:
+        raise SettingError(f"surrogates={unknown}; give gains among {', '.join([*GAINS, *others])}, or class:0, ...")

@@ -16,7 +16,7 @@ from torch.nn.functional import kl_div, one_hot
 from fgai.adversaries.base import Gain
 from fgai.attention import EdgeLookup
 from fgai.divergence import jsd_terms
-from fgai.errors import SettingError
+from fgai.errors import CallError, SettingError
 from fgai.graph import degree
 from fgai.reading import Reading
 from fgai.registry import Registry
@@ -225,4 +225,6 @@ def binary_logits(reading: Reading) -> Tensor:
     if logits.dim() == 1 or logits.size(1) == 1:
         positive = logits.reshape(-1, 1)
         return torch.cat([torch.zeros_like(positive), positive], dim=1)
+    if logits.size(1) == 0:
+        raise CallError("the model returned logits without a column; a gain needs a column per class [N, C]")
     return logits
