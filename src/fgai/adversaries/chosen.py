@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Adversary, Best, Gain
-from fgai.adversaries.gains import CLASS_PREFIX, GAINS, binary_logits
+from fgai.adversaries.gains import CLASS_PREFIX, GAINS, binary_logits, check_surrogates
 from fgai.adversaries.injection import InjectionSite, NodeInjection
 from fgai.adversaries.perturbation import AttackResult
 from fgai.adversaries.rewiring import EdgeRewiring
@@ -202,13 +202,3 @@ class WorstOf:
 def _with_seed(member: Adversary, offset: int) -> Adversary:
     """Return the member with `offset` added to its seed."""
     return replace(member, seed=(member.seed + offset) % SEEDS)
-
-
-def check_surrogates(names: tuple[str, ...], *others: str) -> None:
-    """Raise unless each name is that of a gain or one of `others`.
-
-    >>> check_surrogates(("kl", "class:2"))
-    """
-    check_sequence(0, surrogates=names)
-    if unknown := [name for name in names if name not in others and name not in GAINS]:
-        raise SettingError(f"surrogates={unknown}; give gains among {', '.join([*GAINS, *others])}, or class:0, ...")

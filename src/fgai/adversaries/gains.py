@@ -20,6 +20,7 @@ from fgai.errors import CallError, SettingError
 from fgai.graph import degree
 from fgai.reading import Reading
 from fgai.registry import Registry
+from fgai.settings import check_sequence
 from fgai.topk import topk_loss, topk_mask
 
 GainOf = Callable[[Reading], Gain]  # clean reading -> gain
@@ -228,3 +229,13 @@ def binary_logits(reading: Reading) -> Tensor:
     if logits.size(1) == 0:
         raise CallError("the model returned logits without a column; a gain needs a column per class [N, C]")
     return logits
+
+
+def check_surrogates(names: tuple[str, ...], *others: str) -> None:
+    """Raise unless each name is that of a gain or one of `others`.
+
+    >>> check_surrogates(("kl", "class:2"))
+    """
+    check_sequence(0, surrogates=names)
+    if unknown := [name for name in names if name not in others and name not in GAINS]:
+        raise SettingError(f"surrogates={unknown}; give gains among {', '.join([*GAINS, *others])}, or class:0, ...")
