@@ -63,6 +63,31 @@ def check_choice(choices: Iterable[str], **values: Any) -> None:
             raise SettingError(f"{name}={value!r}; there is {', '.join(most)} and {last}")
 
 
+def check_sequence(least: int = 1, **values: Any) -> None:
+    """Raise unless each value is a tuple or a list of at least `least` entries.
+
+    >>> check_sequence(edges=())
+    Traceback (most recent call last):
+    fgai.errors.SettingError: edges=(); give a tuple of at least 1 value
+    """
+    for name, value in values.items():
+        if not isinstance(value, tuple | list) or len(value) < least:
+            raise SettingError(f"{name}={value!r}; give a tuple of at least {least} value{'s' * (least != 1)}")
+
+
+def check_schedules(schedules: Any) -> None:
+    """Raise unless the schedules are at least one pair (steps, step size), with at least one step.
+
+    >>> check_schedules(((40, 0.1), (10, 0.4)))
+    """
+    check_sequence(schedules=schedules)
+    for pair in schedules:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SettingError(f"schedules={schedules!r}; give pairs (steps, step size)")
+        check_whole(1, steps=pair[0])
+        check_positive(step=pair[1])
+
+
 def check_box(box: Any) -> None:
     """Raise unless the box of features is None or two finite numbers, the lower one first."""
     valid = box is None or (isinstance(box, tuple | list) and len(box) == 2 and all(map(_is_finite, box)))

@@ -98,7 +98,21 @@ def by_topk_loss(clean, now, k=5):
     return total / NODES
 
 
+def by_aim(clean, now):
+    second = np.argsort(-columns(clean), axis=1, kind="stable")[:, 1]
+    label = np.bincount(second).argmax()
+    return log_softmax(columns(now)[:NODES], axis=1)[:, label].mean()
+
+
+def by_kept(clean, now):
+    before, after = columns(clean), columns(now)[:NODES]
+    gaps = [max(a) - a[b.argmax()] for b, a in zip(before, after, strict=True) if b.argmax() != a.argmax()]
+    return by_jsd(clean, now) - (1 + sum(gaps) if gaps else 0)
+
+
 FORMULAS = {
+    "aimed": by_aim,
+    "attention-divergence-kept": by_kept,
     "cross-entropy": by_log_loss,
     "kl": by_kl,
     "margin": by_margin,
@@ -107,7 +121,7 @@ FORMULAS = {
     "soft-top-k": by_soft_topk,
     "top-k-loss": by_topk_loss,
 }
-ZERO = ("kl", "flips", "attention-divergence", "top-k-loss")
+ZERO = ("kl", "flips", "attention-divergence", "attention-divergence-kept", "top-k-loss")
 
 
 def test_every_gain_has_its_formula_here():

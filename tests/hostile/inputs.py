@@ -11,6 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv
 
 from fgai import datasets
+from fgai.adversaries import EdgeRewiring, NodeInjection
 from fgai.backbones import BACKBONES
 from fgai.datasets.split import split_nodes
 from fgai.seeding import seeded
@@ -46,6 +47,10 @@ WORK = (
     "dropped",
     "pool",
     "seeds",
+    "flips",
+    "block",
+    "probe",
+    "keep",
 )  # asked for, done
 
 
@@ -262,6 +267,10 @@ SMALL = {
     "dropped": 2,
     "pool": 20,
     "limit": 50,
+    "flips": 2,
+    "block": 20,
+    "probe": 1,
+    "keep": 1,
 }
 
 
@@ -277,9 +286,9 @@ def hostile_settings(rng, kind, wrong=1):
     if "schedules" in fields:
         given["schedules"] = ((1, 0.1),)
     if "adversary" in fields:
-        from fgai.adversaries import NodeInjection
-
         given["adversary"] = NodeInjection(1, 1, steps=1)
+    if "members" in fields:
+        given["members"] = (NodeInjection(1, 1, steps=1), EdgeRewiring(2, 2, rounds=1, pool=20))
     for name in rng.sample(sorted(fields), min(wrong, len(fields))):
         given[name] = copy.copy(rng.choice(_pool(name, fields[name].type)))
     return lambda: kind(**given)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import fgai
+from fgai.adversaries import GAINS, Threat
 from fgai.datasets.catalogue import PyGSource
 from fgai.metrics import Metric
 from fgai.registry import Registry
 from fgai.trial import Trial
 from reports import comparison
-from worlds import answers, model_of, small
+from worlds import answers, community, model_of, small
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,12 +65,21 @@ def described(source: PyGSource) -> None:
     assert callable(source.reader) and source.folder and source.part
 
 
+def threatened(threat: Threat) -> None:
+    """The attack reaches at least what the clean graph has."""
+    graph = community()
+    read, clean = answers(model_of("gat", graph), graph)
+    gain = GAINS[threat.gain](clean)
+    assert float(gain(threat(read, graph).detach())) >= float(gain(clean))
+
+
 # Where one example serves every entry: data without a docstring of its own, and what needs the files of `results/`.
 GENERIC: dict[str, Callable[[Any], None]] = {
     "metric": computed,
     "format of a report": written,
     "figure": drawn,
     "dataset": described,
+    "threat model": threatened,
 }
 
 

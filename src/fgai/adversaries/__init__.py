@@ -2,22 +2,39 @@
 
 from fgai.adversaries.balls import AttentionBall, FeatureBall
 from fgai.adversaries.base import ADVERSARIES, Adversary, Gain
+from fgai.adversaries.block_coordinate import GRBCD, PRBCD
+from fgai.adversaries.chosen import ChosenInjection, WorstOf
+from fgai.adversaries.encodings import RecomputedEncodings
 from fgai.adversaries.ensemble import AttackEnsemble
+from fgai.adversaries.features import FEATURES
 from fgai.adversaries.gains import GAINS
 from fgai.adversaries.injection import NodeInjection
+from fgai.adversaries.links import LINKS
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.rewiring import EdgeRewiring
+from fgai.adversaries.single import SingleTarget
+from fgai.adversaries.threats import THREATS, Threat
 
 __all__ = [
     "ADVERSARIES",
+    "FEATURES",
     "GAINS",
+    "GRBCD",
+    "LINKS",
+    "PRBCD",
+    "THREATS",
     "Adversary",
     "AttackEnsemble",
     "AttackResult",
     "AttentionBall",
+    "ChosenInjection",
     "EdgeRewiring",
     "FeatureBall",
     "Gain",
     "NodeInjection",
     "Perturbation",
+    "RecomputedEncodings",
+    "SingleTarget",
+    "Threat",
+    "WorstOf",
 ]

@@ -92,14 +92,19 @@ class Best:
         return self.perturbation.read(self._read, self._graph)
 
 
-def gradients(value: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return d value / d input for each input; raise if the gain is not differentiable or a number is not finite."""
+def require_gradient(value: Tensor) -> None:
+    """Raise unless the gain is differentiable."""
     if not value.requires_grad:
         raise NotDifferentiableError(
             "this gain has no gradient, so a gradient attack cannot maximise it; use it with fgai.AttackEnsemble, "
             "which maximises other gains and compares the results by this one, or choose another gain (cross-entropy, "
             "kl, margin, attention-divergence, ...)"
         )
+
+
+def gradients(value: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return d value / d input for each input; raise if the gain is not differentiable or a number is not finite."""
+    require_gradient(value)
     slopes = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
     if not bool(value.isfinite()):
         raise NotFiniteError(OVERFLOW)

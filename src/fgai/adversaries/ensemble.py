@@ -12,12 +12,12 @@ import torch
 from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain
-from fgai.adversaries.gains import GAINS
+from fgai.adversaries.gains import GAINS, check_surrogates
 from fgai.adversaries.injection import NodeInjection
 from fgai.adversaries.perturbation import AttackResult
-from fgai.errors import NotDifferentiableError, SettingError
+from fgai.errors import NotDifferentiableError
 from fgai.reading import Reader
-from fgai.settings import SEEDS, check_seed, check_whole
+from fgai.settings import SEEDS, check_schedules, check_seed, check_sequence, check_whole
 
 
 @ADVERSARIES.register("strongest")
@@ -57,11 +57,9 @@ class AttackEnsemble:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_whole(1, restarts=self.restarts)
-        if not self.edges or not self.schedules or any(name not in GAINS for name in self.surrogates):
-            raise SettingError(
-                f"edges={self.edges}, schedules={self.schedules}, surrogates={self.surrogates}; give links per node, "
-                f"schedules (steps, step size), and gains among {', '.join(GAINS)}"
-            )
+        check_sequence(edges=self.edges)
+        check_schedules(self.schedules)
+        check_surrogates(self.surrogates)
         list(self.members())  # each member checks its own settings
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:

@@ -16,13 +16,33 @@ from torch.nn.functional import kl_div, one_hot
 from fgai.adversaries.base import Gain
 from fgai.attention import EdgeLookup
 from fgai.divergence import jsd_terms
+from fgai.errors import SettingError
 from fgai.explanations import class_logits
+from fgai.graph import degree
 from fgai.reading import Reading
 from fgai.registry import Registry
+from fgai.settings import check_sequence
 from fgai.topk import topk_loss, topk_mask
 
 GainOf = Callable[[Reading], Gain]  # clean reading -> gain
-GAINS: Registry[GainOf] = Registry("gain")
+CLASS_PREFIX = "class:"
+
+
+class GainRegistry(Registry[GainOf]):
+    """Gains by name. `class:C` is the mean log-probability of class C, for each class of the model.
+
+    >>> float(GAINS["class:2"](Reading(torch.zeros(1, 3), {}))(Reading(torch.zeros(1, 3), {})))
+    -1.099
+    """
+
+    def __getitem__(self, name: str) -> GainOf:
+        label = str(name).removeprefix(CLASS_PREFIX)
+        if str(name) == f"{CLASS_PREFIX}{label}" and label.isascii() and label.isdecimal() and len(label) < 10:
+            return lambda clean: class_log_probability(clean, int(label))
+        return super().__getitem__(name)
+
+
+GAINS = GainRegistry("gain")
 
 
 @GAINS.register("cross-entropy")
@@ -70,6 +90,31 @@ def margin(clean: Reading) -> Gain:
     return gain
 
 
+@GAINS.register("aimed")
+def aimed(clean: Reading) -> Gain:
+    """Prediction: the mean log-probability of one class, the most frequent second choice; `class:C` is that of class C.
+
+    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
+    >>> float(aimed(clean)(now))
+    -0.313
+    """
+    logits = binary_logits(clean)
+    second = logits.sort(dim=1, descending=True, stable=True).indices[:, 1]
+    return class_log_probability(clean, int(degree(second, logits.size(1)).argmax()))
+
+
+def class_log_probability(clean: Reading, label: int) -> Gain:
+    """Prediction: the mean log-probability of the class `label`, over the nodes of the clean reading.
+
+    >>> float(class_log_probability(Reading(torch.zeros(1, 2), {}), 0)(Reading(torch.zeros(1, 2), {})))
+    -0.693
+    """
+    nodes, classes = binary_logits(clean).shape
+    if label >= classes:
+        raise SettingError(f"the gain is class:{label}, but the model has the classes 0 to {classes - 1}; name one")
+    return lambda now: binary_logits(now)[:nodes].log_softmax(-1)[:, label].mean()
+
+
 @GAINS.register("flips")
 def flips(clean: Reading) -> Gain:
     """Prediction: the share of nodes whose predicted class changed; it has no gradient.
@@ -95,6 +140,35 @@ def attention_divergence(clean: Reading) -> Gain:
     before = clean.explanation.detach().mean_heads().coalesce()
     nodes, after = int((before.degree > 0).sum()), EdgeLookup(before.edge_index)
     return lambda now: jsd_terms(before.weight, after(now.explanation.mean_heads())).sum() / nodes
+
+
+@GAINS.register("attention-divergence-kept")
+def divergence_kept(clean: Reading) -> Gain:
+    """Explanation: `attention-divergence` while no predicted class changes; below 0 if one changes.
+
+    JSD - [a prediction changed] (1 + sum over the changed nodes of best other logit - own logit). JSD < 1, so the gain
+    of a perturbation that changes a prediction is below that of none, and its gradient leads back to the clean
+    predictions.
+
+    >>> from fgai.attention import Attention
+    >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
+    >>> logits = torch.tensor([[[0.0, 2.0]], [[1.0, 0.0]]])
+    >>> clean, now = (Reading(logits[i], {"": Attention(weights[i], edges, 1)}) for i in (0, 1))
+    >>> float(divergence_kept(clean)(now))
+    -1.898
+    """
+    divergence, predictions = attention_divergence(clean), binary_logits(clean).argmax(-1)
+    own, nodes = one_hot(predictions, binary_logits(clean).size(1)).bool(), len(clean.logits)
+
+    def gain(now: Reading) -> Tensor:
+        logits = binary_logits(now)[:nodes]
+        changed = logits.argmax(-1) != predictions
+        if not bool(changed.any()):
+            return divergence(now)
+        other = logits[changed].masked_fill(own[changed], -torch.inf).max(-1).values
+        return divergence(now) - 1 - (other - logits[changed][own[changed]]).sum()
+
+    return gain
 
 
 @GAINS.register("soft-top-k")
@@ -150,3 +224,13 @@ def binary_logits(reading: Reading) -> Tensor:
     Half precision is converted to float32: a sum of logarithms overflows in float16.
     """
     return class_logits(reading.logits)
+
+
+def check_surrogates(names: tuple[str, ...], *others: str) -> None:
+    """Raise unless each name is that of a gain or one of `others`.
+
+    >>> check_surrogates(("kl", "class:2"))
+    """
+    check_sequence(0, surrogates=names)
+    if unknown := [name for name in names if name not in others and name not in GAINS]:
+        raise SettingError(f"surrogates={unknown}; give gains among {', '.join([*GAINS, *others])}, or class:0, ...")

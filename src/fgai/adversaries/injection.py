@@ -11,29 +11,14 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
+from fgai.adversaries.features import FEATURES, FeatureBox
+from fgai.adversaries.links import LINKS, LinkBudget
 from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
 from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
-from fgai.reading import Reader
-from fgai.settings import SEEDS, check_box, check_positive, check_seed, check_whole
-
-
-@dataclass(frozen=True)
-class FeatureBox:
-    """The range of the features of an injected node: from `low` to `high`, per feature."""
-
-    low: Tensor  # [F]
-    high: Tensor  # [F]
-
-    @property
-    def half(self) -> Tensor:
-        """Half the width of each feature: the unit of a step; [F]."""
-        return (self.high - self.low) / 2
-
-    def clamp(self, x: Tensor) -> Tensor:
-        """Return the nearest point inside."""
-        return torch.minimum(torch.maximum(x, self.low), self.high)
+from fgai.reading import Reader, Reading
+from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
 
 
 @dataclass(frozen=True)
@@ -47,12 +32,12 @@ class InjectionSite:
     def graph(self, x: Tensor) -> Data:
         """Return the graph with these features of the injected nodes."""
         graph = copy.copy(self.augmented)
-        graph.x = replace_rows(require(self.augmented, "x"), x)
+        graph.x = replace_rows(require(self.augmented, "x"), self.box.rows(x))
         return graph
 
     def change(self, x: Tensor) -> Perturbation:
         """Return the perturbation of the original graph."""
-        return Perturbation(x, self.links)
+        return Perturbation(self.box.rows(x), self.links)
 
     def read(self, read: Reader, x: Tensor) -> AttackResult:
         """Read the model on the graph with these features of the injected nodes."""
@@ -83,8 +68,11 @@ class NodeInjection:
         steps: Steps of gradient ascent; 0 keeps the features random, which is a baseline.
         step: Step size, in units of half the width of the box.
         box: Range of the injected features; None takes the range of each feature from the data.
-        targets: Nodes to link to; by default all. The links are random among them.
+        targets: Nodes to link to; by default all.
         seed: Seed of the links and of the random start.
+        links: How the links are chosen among the targets, a name in `LINKS`: `random`, `degree`, `coverage` or `safe`.
+        features: Set of the injected features, a name in `FEATURES`: `box`, or rows that resemble the data
+            (`realistic`, `binary`, `l1`, `l2`), which ignore `box`.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -102,6 +90,8 @@ class NodeInjection:
     box: tuple[float, float] | None = (-1.0, 1.0)
     targets: tuple[int, ...] | None = None
     seed: int = 0
+    links: str = "random"
+    features: str = "box"
 
     def __post_init__(self) -> None:
         check_whole(1, nodes=self.nodes, edges=self.edges)
@@ -109,10 +99,14 @@ class NodeInjection:
         check_positive(step=self.step)
         check_box(self.box)
         check_seed(self.seed)
+        check_choice(LINKS, links=self.links)
+        check_choice(FEATURES, features=self.features)
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading with the largest gain; see `Adversary`."""
-        return self.search(read, self.place(graph), Best(read, graph, gain)).reading()
+        with torch.no_grad():
+            clean = read(graph).detach()
+        return self.search(read, self.place(graph, clean), Best(read, graph, gain, clean)).reading()
 
     def search(self, read: Reader, site: InjectionSite, best: Best) -> Best:
         """Maximise the gain of `best` from a random start, and offer it the features of each step."""
@@ -120,9 +114,9 @@ class NodeInjection:
         site.offer(read, x, best)
         return best
 
-    def place(self, graph: Data) -> InjectionSite:
-        """Link the injected nodes to the graph; their features are set later."""
-        links, box = self._links(graph), self._box(graph)
+    def place(self, graph: Data, clean: Reading | None = None) -> InjectionSite:
+        """Link the injected nodes to the graph; their features are set later. `clean` has the margins of the nodes."""
+        links, box = self._links(graph, clean), FEATURES[self.features](graph, self.box)
         return InjectionSite(links, add_nodes(graph, box.low.new_zeros(self.nodes, box.low.numel()), links), box)
 
     def start(self, site: InjectionSite) -> Tensor:
@@ -142,21 +136,11 @@ class NodeInjection:
                 (slope,) = gradients(value, [x])
                 x = x.detach()
                 on_step(x, value)
-                x = site.box.clamp(x + self.step * site.box.half * slope.sign())
+                x = site.box.ascend(x, slope, self.step)
         return x
 
-    def _box(self, graph: Data) -> FeatureBox:
-        """Return the range of each injected feature."""
-        x = require(graph, "x")
-        if self.box is None:
-            x = x.to_dense() if x.is_sparse else x
-            return FeatureBox(x.min(0).values, x.max(0).values)
-        low, high = self.box
-        dtype = x.dtype if x.is_floating_point() else torch.float
-        return FeatureBox(*(torch.full((x.size(1),), end, dtype=dtype, device=x.device) for end in (low, high)))
-
-    def _links(self, graph: Data) -> Tensor:
-        """Return the links, both directions; the first ones of a node do not depend on `edges`; [2, 2 nodes edges]."""
+    def _links(self, graph: Data, clean: Reading | None) -> Tensor:
+        """Return the links, both directions; [2, 2 nodes edges]."""
         size = int(graph.num_nodes or 0)
         allowed = resolve_targets(self.targets, size)
         if self.edges > len(allowed):
@@ -164,17 +148,6 @@ class NodeInjection:
                 f"edges={self.edges} links per injected node, but there are only {len(allowed)} nodes to link to; "
                 "give no more links than there are targets"
             )
-        ends = [
-            allowed[_distinct(self.edges, len(allowed), (self.seed * 1_000_003 + i) % SEEDS)] for i in range(self.nodes)
-        ]
+        chosen = LINKS[self.links](graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), clean)
         new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
-        return undirected(torch.stack([new, torch.cat(ends)]))
-
-
-def _distinct(count: int, size: int, seed: int) -> Tensor:
-    """Return the first `count` different numbers of a random sequence below `size`."""
-    generator = torch.Generator().manual_seed(seed)
-    numbers: dict[int, None] = {}  # a set that keeps the order
-    while len(numbers) < count:
-        numbers |= dict.fromkeys(torch.randint(size, (64,), generator=generator).tolist())
-    return torch.tensor(list(numbers)[:count])
+        return undirected(torch.stack([new, chosen.flatten()]))

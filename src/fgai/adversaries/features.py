@@ -1,0 +1,223 @@
+"""Feature sets of injected nodes: a box, or sets whose rows resemble the rows of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from fgai.errors import SettingError
+from fgai.graph import require, segment_sum
+from fgai.registry import Registry
+
+Ends = tuple[float, float] | None
+BISECTIONS = 60  # more than the bits of a float64
+
+
+@dataclass(frozen=True)
+class FeatureBox:
+    """The range of the features of an injected node: from `low` to `high`, per feature.
+
+    An attack moves a state x by `ascend`; the features of the injected nodes are `rows(x)`, for a box x itself.
+    """
+
+    low: Tensor  # [F]
+    high: Tensor  # [F]
+
+    @property
+    def half(self) -> Tensor:
+        """Half the width of each feature: the unit of a step; [F]."""
+        return (self.high - self.low) / 2
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """Return the nearest point inside."""
+        return torch.minimum(torch.maximum(x, self.low), self.high)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return the features of the state x; [M, F] -> [M, F]."""
+        return x
+
+    def ascend(self, x: Tensor, slope: Tensor, step: float) -> Tensor:
+        """Return the state after one step of ascent: clamp(x + step * half-width * sign(slope))."""
+        return self.clamp(x + step * self.half * slope.sign())
+
+
+@dataclass(frozen=True)
+class NormBox(FeatureBox):
+    """The intersection of a box and a ball around zero: the range and the norm of the rows of the data."""
+
+    radius: float
+    norm: Literal["l1", "l2"] = "l2"
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """Return the nearest point inside."""
+        return onto_box_and_ball(x, self.low, self.high, self.radius, self.norm)
+
+
+@dataclass(frozen=True)
+class BinaryRows(FeatureBox):
+    """Rows of exactly `ones` ones and zeros elsewhere. The state is a score per feature; the largest become ones.
+
+    The gradient is computed at the binary row. It moves the state, which lies in [0, 1] and has the sum `ones`.
+    """
+
+    ones: int
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """Return the nearest point of {0 <= x <= 1, sum x = ones}."""
+        return onto_capped_simplex(x, self.ones)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return the nearest binary rows. Their gradient passes to x unchanged (straight-through)."""
+        return x + (onto_binary(x, self.ones) - x).detach() if x.requires_grad else onto_binary(x, self.ones)
+
+    def ascend(self, x: Tensor, slope: Tensor, step: float) -> Tensor:
+        """Return the state after one step; the feature with the steepest slope of each row moves by `step`."""
+        return self.clamp(x + step * slope / slope.abs().amax(1, keepdim=True).clamp(min=1e-30))
+
+
+FeatureSet = Callable[[Data, Ends], FeatureBox]
+FEATURES: Registry[FeatureSet] = Registry("feature set")
+
+
+@FEATURES.register("box")
+def box(graph: Data, ends: Ends) -> FeatureBox:
+    """All features between two ends; without ends, each feature in the range of the data.
+
+    >>> box(Data(x=torch.zeros(1, 2)), (-1.0, 1.0)).high
+    tensor([1., 1.])
+    """
+    x = require(graph, "x")
+    if ends is None:
+        return FeatureBox(*_range(x))
+    dtype = x.dtype if x.is_floating_point() else torch.float
+    return FeatureBox(*(torch.full((x.size(1),), end, dtype=dtype, device=x.device) for end in ends))
+
+
+@FEATURES.register("binary")
+def binary(graph: Data, ends: Ends = None) -> BinaryRows:
+    """Rows of zeros and ones, with as many ones as the median row of the data, which must be binary.
+
+    >>> binary(Data(x=torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))).ones
+    2
+    """
+    x = require(graph, "x")
+    if not _is_binary(x):
+        raise SettingError("the features of this graph are not zeros and ones; use the feature set l1, l2 or realistic")
+    values, row = _entries(x)
+    counts = segment_sum((values != 0).long(), row, x.size(0))
+    return BinaryRows(*_range(x), ones=max(int(counts.median()), 1))
+
+
+@FEATURES.register("l1")
+def l1(graph: Data, ends: Ends = None) -> NormBox:
+    """Rows in the range of each feature, with an l1 norm no larger than the largest in the data.
+
+    >>> l1(Data(x=torch.tensor([[3.0, -4.0], [1.0, 0.0]]))).radius
+    7.0
+    """
+    return _norm_box(require(graph, "x"), "l1")
+
+
+@FEATURES.register("l2")
+def l2(graph: Data, ends: Ends = None) -> NormBox:
+    """Rows in the range of each feature, with an l2 norm no larger than the largest in the data.
+
+    >>> l2(Data(x=torch.tensor([[3.0, -4.0], [1.0, 0.0]]))).radius
+    5.0
+    """
+    return _norm_box(require(graph, "x"), "l2")
+
+
+@FEATURES.register("realistic")
+def realistic(graph: Data, ends: Ends = None) -> FeatureBox:
+    """Rows that resemble the data: `binary` if the data is binary, else `l2`.
+
+    >>> type(realistic(Data(x=torch.eye(2)))).__name__
+    'BinaryRows'
+    """
+    return binary(graph) if _is_binary(require(graph, "x")) else l2(graph)
+
+
+def onto_binary(x: Tensor, ones: int) -> Tensor:
+    """Return the nearest rows of `ones` ones: the largest entries, of equal ones the first; [M, F] -> [M, F].
+
+    >>> onto_binary(torch.tensor([[0.2, 0.9, 0.4]]), 2)
+    tensor([[0., 1., 1.]])
+    """
+    at = x.sort(dim=1, descending=True, stable=True).indices[:, :ones]
+    return torch.zeros_like(x).scatter_(1, at, 1.0)
+
+
+def onto_capped_simplex(x: Tensor, total: float) -> Tensor:
+    """Return the nearest rows with 0 <= x <= 1 and sum x = total: clamp(x - t, 0, 1), with one t per row.
+
+    >>> onto_capped_simplex(torch.tensor([[3.0, 0.5, 0.5]]), 2.0)
+    tensor([[1.0000, 0.5000, 0.5000]])
+    """
+    below, above = x.amin(1, keepdim=True) - 1, x.amax(1, keepdim=True)
+    shift = _bisect(lambda t: (x - t).clamp(0, 1).sum(1, keepdim=True) > total, below, above)
+    return (x - shift).clamp(0, 1)
+
+
+def onto_box_and_ball(x: Tensor, low: Tensor, high: Tensor, radius: float, norm: Literal["l1", "l2"]) -> Tensor:
+    """Return the nearest rows with low <= x <= high and |x| <= radius. The box must intersect the ball.
+
+    With a multiplier t of the norm the entries are independent: clamp(sign(x) (|x| - t)+) for l1, clamp(x / (1 + t))
+    for l2. The norm decreases in t, so bisection finds t.
+
+    >>> onto_box_and_ball(torch.tensor([[3.0, 4.0]]), torch.zeros(2), torch.tensor([9.0, 9.0]), 1.0, "l2")
+    tensor([[0.6000, 0.8000]])
+    """
+
+    def shrink(t: Tensor) -> Tensor:
+        point = x.sign() * (x.abs() - t).clamp(min=0) if norm == "l1" else x * (1 - t)
+        return torch.minimum(torch.maximum(point, low), high)
+
+    order = 1 if norm == "l1" else 2
+    most = x.abs().amax(1, keepdim=True) if norm == "l1" else torch.ones_like(x[:, :1])  # 1 - t is 1 / (1 + multiplier)
+    outside = shrink(torch.zeros_like(most)).norm(order, 1, keepdim=True) > radius
+    amount = _bisect(lambda t: shrink(t).norm(order, 1, keepdim=True) > radius, torch.zeros_like(most), most)
+    return torch.where(outside, shrink(amount), shrink(torch.zeros_like(most)))
+
+
+def _bisect(too_large: Callable[[Tensor], Tensor], below: Tensor, above: Tensor) -> Tensor:
+    """Return the least t per row that is not `too_large`, to the precision of the dtype, approached from above."""
+    for _ in range(BISECTIONS):
+        middle = (below + above) / 2
+        large = too_large(middle)
+        below, above = torch.where(large, middle, below), torch.where(large, above, middle)
+    return above
+
+
+def _norm_box(x: Tensor, norm: Literal["l1", "l2"]) -> NormBox:
+    """Return the range of each feature, bounded by the largest norm of a row."""
+    values, row = _entries(x)
+    sums = segment_sum(values.abs() if norm == "l1" else values.square(), row, x.size(0))
+    return NormBox(*_range(x), radius=float(sums.max() if norm == "l1" else sums.max().sqrt()), norm=norm)
+
+
+def _is_binary(x: Tensor) -> bool:
+    """Return whether all features are 0 or 1."""
+    values = _entries(x)[0]
+    return bool(((values == 0) | (values == 1)).all())
+
+
+def _entries(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the stored entries, as floats, and the row of each."""
+    x = x if x.is_floating_point() else x.float()
+    if x.is_sparse:
+        x = x.coalesce()
+        return x.values(), x.indices()[0]
+    return x.flatten(), torch.arange(x.size(0), device=x.device).repeat_interleave(x.size(1))
+
+
+def _range(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest value of each feature, as floats; [F], [F]."""
+    x = x.to_dense() if x.is_sparse else x
+    x = x if x.is_floating_point() else x.float()
+    return x.min(0).values, x.max(0).values

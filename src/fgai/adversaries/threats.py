@@ -1,0 +1,132 @@
+"""Threat models by name: an adversary, its budget and its goal. A statement about robustness names one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch_geometric.data import Data
+
+from fgai.adversaries.base import Adversary
+from fgai.adversaries.block_coordinate import GRBCD, PRBCD
+from fgai.adversaries.chosen import ChosenInjection, WorstOf
+from fgai.adversaries.gains import GAINS
+from fgai.adversaries.injection import NodeInjection
+from fgai.adversaries.perturbation import AttackResult
+from fgai.adversaries.rewiring import EdgeRewiring
+from fgai.adversaries.single import SingleTarget
+from fgai.reading import Reader
+from fgai.registry import Registry
+
+
+@dataclass(frozen=True)
+class Threat:
+    """An adversary with its budget, the gain that it maximises, and one line that describes the attacker.
+
+    Args:
+        family: Name shared by threat models that differ only in their budget.
+        adversary: The attack.
+        gain: The name of the gain, in `GAINS`; `dataclasses.replace(threat, gain="...")` selects another one.
+        about: Who attacks, and with what.
+
+    >>> from fgai import backbones, datasets
+    >>> data = datasets.load("synthetic")
+    >>> read = Reader(backbones.build("gat", data).eval())
+    >>> Threat("tiny", NodeInjection(1, 2, steps=1), "kl", "One injected node.")(read, data).graph.num_nodes
+    1001
+    """
+
+    family: str
+    adversary: Adversary
+    gain: str
+    about: str
+
+    def __call__(self, read: Reader, graph: Data) -> AttackResult:
+        """Attack a model.
+
+        Args:
+            read: Reader of the model, in evaluation mode.
+            graph: The clean graph.
+
+        Returns:
+            The reading with the largest gain that the attack evaluated.
+        """
+        with torch.no_grad():
+            clean = read(graph).detach()
+        return self.adversary(read, graph, GAINS[self.gain](clean))
+
+
+THREATS: Registry[Threat] = Registry("threat model")
+
+
+def _register(name: str, family: str, adversary: Adversary, gain: str, about: str) -> None:
+    """Register a threat model; its description is also its line in listings."""
+    THREATS.add(name, Threat(family, adversary, gain, about), about)
+
+
+FLIPS = 200  # links that the attacker of the structure may add or drop
+EXPLANATION = ("soft-top-k", "top-k-loss", "cross-entropy")
+
+for _edges in (20, 40):
+    _register(
+        f"injection-20x{_edges}",
+        "paper",
+        NodeInjection(nodes=20, edges=_edges),
+        "cross-entropy",
+        f"The paper's attacker: 20 injected nodes with {_edges} random links each, any features in [-1, 1].",
+    )
+_register(
+    "strongest",
+    "strongest",
+    ChosenInjection(),
+    "flips",
+    "An attacker who knows the model: 20 injected nodes with 40 links each, to nodes of its choice, any features in "
+    "[-1, 1], to change as many predictions as possible.",
+)
+_register(
+    "realistic",
+    "realistic",
+    ChosenInjection(features="realistic"),
+    "flips",
+    "As strongest, but injected nodes resemble the data: binary with as many ones as the median row, or inside the "
+    "observed range and norm.",
+)
+_register(
+    "explanation",
+    "explanation",
+    ChosenInjection(surrogates=EXPLANATION),
+    "attention-divergence",
+    "As strongest, but to move the attention of the last layer as far as possible; predictions may change.",
+)
+_register(
+    "explanation-kept",
+    "explanation",
+    ChosenInjection(
+        edges=(1, 4, 10, 40), links=("safe", "degree"), surrogates=(), schedules=((40, 0.05), (10, 0.2)), keep=3
+    ),
+    "attention-divergence-kept",
+    "As explanation, but no prediction may change, so that predictions do not reveal the attack.",
+)
+_register(
+    "structure",
+    "structure",
+    WorstOf(
+        (
+            PRBCD(FLIPS, epochs=20),
+            GRBCD(FLIPS, epochs=20),
+            EdgeRewiring(FLIPS // 2, FLIPS // 2),
+            EdgeRewiring(FLIPS, 0),
+        ),
+        surrogates=("margin",),
+    ),
+    "flips",
+    f"An attacker who knows the model and adds or drops {FLIPS} links between existing nodes, selected by gradients.",
+)
+for _nodes, _what in ((1, "node is"), (2, "nodes are"), (5, "nodes are")):
+    _register(
+        f"single-{_nodes}",
+        "single",
+        SingleTarget(nodes=_nodes),
+        "cross-entropy",
+        f"An attacker of one node: {_nodes} injected {_what} linked to it, any features in [-1, 1].",
+    )
