@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fgai.devices import to_double
-from fgai.errors import SettingError, TapError
+from fgai.errors import CallError, SettingError, TapError
 from fgai.explanations.attribution import Attribution, attribution
 from fgai.graph import segment_sum
 
@@ -38,6 +38,8 @@ def class_logits(logits: Tensor) -> Tensor:
     if logits.dim() == 1 or logits.size(1) == 1:
         positive = logits.reshape(-1, 1)
         return torch.cat([torch.zeros_like(positive), positive], dim=1)
+    if logits.size(1) == 0:
+        raise CallError("the model returned logits without a column; fgai needs a column per class [N, C]")
     return logits
 
 
