@@ -19,7 +19,7 @@ from fgai.large import (
     full_neighbour_loader,
     layerwise_readings,
 )
-from fgai.large.streaming import WEIGHTS, Streamed
+from fgai.large.metrics import WEIGHTS, Streamed
 from fgai.metrics.base import measure
 from fgai.reading import Reader
 from fgai.trial import attacked_trial, clean_trial
