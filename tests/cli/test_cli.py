@@ -394,6 +394,11 @@ def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
         "edge-rewiring": ["added=2", "dropped=2", "greedy=false"],
         "attention-ball": ["steps=1", "norm=l2"],
         "feature-ball": ["steps=1", "radius=0.5"],
+        "prbcd": ["flips=4", "epochs=2", "block=100"],
+        "grbcd": ["flips=4", "epochs=2", "block=100"],
+        "chosen-injection": ["nodes=2", "edges=4", "schedules=[[1, 0.1]]"],
+        "worst-of": [],
+        "single-target": ["nodes=2", "steps=1"],
     }[adversary]
     words = [word for setting in small for word in ("--set", setting)]
     out = tmp_path / "audit.json"
@@ -409,13 +414,13 @@ def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
 @pytest.mark.parametrize(
     ("setting", "answer"),
     [
-        ("nodes=two", "int is needed"),
-        ("nodes=1.5", "int is needed"),
+        ("nodes=two", "int is required"),
+        ("nodes=1.5", "int is required"),
         ("nodes=-1", "at least 1"),
         ("nods=1", "it has nodes, edges, steps"),
         ("nodes", "has no value"),
         ("step=1" + "0" * 400, "too large"),
-        ("box=" + "[" * 5_000, "is needed"),
+        ("box=" + "[" * 5_000, "is required"),
     ],
 )
 def test_a_setting_that_an_adversary_does_not_take_is_refused_in_a_sentence(run, model, setting, answer):

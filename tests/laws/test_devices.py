@@ -182,10 +182,10 @@ def test_settings_of_fgai_that_need_double_precision(settings, device):
 def test_every_method_goes_on_from_a_checkpoint(name, device, tmp_path, monkeypatch):
     file, epoch = tmp_path / "run.safetensors", training._epoch
 
-    def killed(run, number, *rest):
+    def killed(run, read, number, *rest):
         if number == 2:
             raise KeyboardInterrupt
-        epoch(run, number, *rest)
+        epoch(run, read, number, *rest)
 
     def job(model, data):
         method = small(METHODS[name], epochs=3)
@@ -441,7 +441,7 @@ def test_the_command_line_takes_a_device(tmp_path, monkeypatch):
     small = ["--set", "nodes=2", "--set", "edges=3", "--seeds", "1"]
     where = {"cpu": tmp_path / "cpu", "cuda": tmp_path / "cuda"}
     for name, folder in where.items():
-        monkeypatch.setattr(devices, "_present", lambda: ["cpu", "cuda"])
+        monkeypatch.setattr(devices, "_available_devices", lambda: ["cpu", "cuda"])
         commands = [
             ["train", "--data", "synthetic", "--epochs", "2", "--out", folder / "vanilla"],
             ["fit", folder / "vanilla", "--epochs", "1", "--out", folder / "fgai"],

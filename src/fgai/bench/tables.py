@@ -86,7 +86,7 @@ def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 @FORMATS.register("markdown")
 def markdown(table: Table) -> str:
-    """Markdown.
+    """A Markdown table, for README files and pages.
 
     >>> table = Table("Scores", ("dataset", "backbone", "method", "F1"), (("cora", "gat", "at", "0.8 ± 0.1"),))
     >>> print(markdown(table))

@@ -156,10 +156,11 @@ def _links(read: Reader, data: Data) -> tuple[Reading, dict[str, _Link] | None]:
 
 def _reproduces(link: _Link, attention: Attention) -> bool:
     """Whether the formulas, without a perturbation, give the output of the layer with radius 0."""
-    exact, _ = _layer(link.layer, Interval(link.x.double(), torch.zeros_like(link.x, dtype=torch.double)), attention)
+    x, out = to_double(link.x), to_double(link.out)
+    exact, _ = _layer(link.layer, Interval(x, torch.zeros_like(x)), attention.double())
     if exact.middle.shape != link.out.shape:
         return False
-    error = (exact.middle - link.out.double()).abs() + exact.radius
+    error = (exact.middle - out).abs() + exact.radius
     return bool(error.max() <= ROUNDING * link.out.abs().max().clamp(min=1e-12)) if len(error) else True
 
 

@@ -67,7 +67,7 @@ def parse_settings(kind: type[Any], name: str, pairs: Sequence[str] | None) -> d
     {'edges': (20, 40)}
     >>> parse_settings(NodeInjection, "node-injection", ["nodes=many"])
     Traceback (most recent call last):
-    fgai.errors.SettingError: --set nodes=many: it is 'many', and int is needed; `nodes` of node-injection is int
+    fgai.errors.SettingError: --set nodes=many: it is 'many', but int is required; `nodes` of node-injection is int
     """
     annotations, known = get_type_hints(kind), [field.name for field in fields(kind) if field.init]
     settings = {}

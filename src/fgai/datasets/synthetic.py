@@ -48,7 +48,6 @@ def synthetic(
     (500, 4000, True, False)
     """
     check_whole(1, nodes=nodes, classes=classes, features=features)
-    check_whole(0, edges=edges)
     check_numbers(0, homophily=homophily, exponent=exponent, signal=signal)
     check_seed(seed)
     if not 0 <= homophily <= 1 or exponent <= 1:

@@ -149,6 +149,11 @@ def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor
     expected = read.logits(on_device(wide, device_of(read.model)))[: len(seed_nodes)]
     narrow = next(iter(full_neighbour_loader(graph, hops=1, seed_nodes=seed_nodes)))
     logits = _read_last_layer(read, narrow, outputs).reading.logits
+    if expected.shape != logits.shape or not logits.numel():
+        raise CallError(
+            f"{type(read.model).__name__} returned {list(logits.shape)} logits layer by layer, {list(expected.shape)} "
+            "on full neighbourhoods; fgai needs a row per node and a column per class"
+        )
     if (expected - logits).abs().max() > TOLERANCE * expected.abs().max():
         raise CallError(
             f"{type(read.model).__name__} outputs {logits.tolist()} layer by layer, but {expected.tolist()} on full "
