@@ -150,7 +150,12 @@ def fit_entries(fit: Fit, f1: float) -> dict[str, Any]:
 
 def has_preprocessing(method: Any) -> bool:
     """Whether models of a method normalise their features or clean their graph before the backbone runs."""
-    return isinstance(method, LayerNorm) or hasattr(method, "cleaned_call")
+    return isinstance(method, LayerNorm) or _cleans(type(method))
+
+
+def _cleans(kind: Any) -> bool:
+    """Whether a kind of method changes the graph before the model reads it."""
+    return getattr(kind, "cleaned_call", Method.cleaned_call) is not Method.cleaned_call
 
 
 def call_of(method: Any) -> Call | None:
@@ -205,7 +210,7 @@ def _preprocessing(manifest: _Manifest, folder: Path, remedy: str) -> Any:
     """The method of a manifest if its models need it to run, else None."""
     name = manifest.method.get("name", "")
     kind: Any = METHODS.get(name)
-    if kind is None or (kind is not LayerNorm and kind.cleaned_call is Method.cleaned_call):
+    if kind is None or (kind is not LayerNorm and not _cleans(kind)):
         return None
     settings = {key: value for key, value in manifest.method.items() if key not in ("name", "preset")}
     try:
