@@ -16,6 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai.attention import Attention
 from fgai.errors import CallError, DataError, NotFiniteError
+from fgai.graph import is_edge_list
 
 SUM_TOLERANCE = 1e-3  # |sum of probabilities - 1|, wide enough for half precision
 CLEAN = "the clean graph"
@@ -61,7 +62,7 @@ def check_graph(graph: Any) -> None:
 def _check_edges(edges: Tensor, graph: Data) -> None:
     if edges.layout != torch.strided:
         return  # a sparse matrix checks its indices itself
-    if edges.dim() != 2 or edges.size(0) != 2 or edges.dtype not in (torch.int32, torch.int64):
+    if not is_edge_list(edges):
         raise DataError(
             f"`edge_index` is {describe_tensor(edges)}; give integers of [2, E], sources in the first row and targets "
             "in the second (transpose a list of pairs [E, 2] with .t())"

@@ -27,6 +27,15 @@ def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
     return edge_index[1] * base + edge_index[0]
 
 
+def is_edge_list(value: Tensor) -> bool:
+    """Whether a tensor has the form of `edge_index`: integers [2, E].
+
+    >>> is_edge_list(torch.tensor([[0], [1]])), is_edge_list(torch.tensor([0, 1]))
+    (True, False)
+    """
+    return value.dim() == 2 and value.size(0) == 2 and value.dtype in (torch.int32, torch.int64)
+
+
 def locate(edge_index: Tensor, among: Tensor) -> Tensor:
     """Return the column of each edge in `among`, or -1; the first column of repeated edges.
 

@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from fgai.checks import describe_tensor
 from fgai.errors import DataError
 from fgai.files import atomic_write
-from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, locate, require, with_values
+from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, is_edge_list, locate, require, with_values
 from fgai.readers import parse_json, read_tensors
 from fgai.reading import Reader, Reading
 
@@ -53,7 +53,7 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         for name, ends in (("added", self.added), ("dropped", self.dropped)):
-            if ends.dim() != 2 or ends.size(0) != 2 or ends.dtype not in (torch.int32, torch.int64):
+            if not is_edge_list(ends):
                 raise DataError(f"`{name}` is {describe_tensor(ends)}; give integers [2, E], sources above targets")
         if self.x is not None and self.x.dim() != 2:
             raise DataError(f"`x` is {describe_tensor(self.x)}; give a row of features for each injected node")

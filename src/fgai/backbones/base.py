@@ -63,7 +63,7 @@ MAX_CLASSES = 100_000  # a larger label is a mistake: a node id or an amount
 def shape_for(data: Data) -> dict[str, int]:
     """Return the numbers of `features` and `classes` of a graph, the arguments of a backbone."""
     x, y = require(data, "x"), require(data, "y")
-    integer = y.numel() > 0 and not y.is_meta and bool((y == y.round() if y.is_floating_point() else y == y).all())
+    integer = y.numel() > 0 and not y.is_meta and (not y.is_floating_point() or bool((y == y.round()).all()))
     if x.dim() != 2 or not integer or not 0 <= int(y.max()) < MAX_CLASSES:
         raise DataError(
             f"`x` has the shape {list(x.shape)} and `y` {list(y.shape)}; a backbone needs features [N, F] and a class "

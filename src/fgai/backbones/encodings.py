@@ -11,6 +11,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from fgai.errors import DataError
+from fgai.graph import is_edge_list
 from fgai.settings import check_whole
 
 
@@ -32,8 +33,7 @@ def laplacian_encodings(edge_index: Tensor, num_nodes: int, size: int = 8, toler
     torch.Size([3, 2])
     """
     check_whole(1, num_nodes=num_nodes)
-    integers = edge_index.dim() == 2 and edge_index.size(0) == 2 and edge_index.dtype in (torch.int32, torch.int64)
-    if not integers or edge_index.is_meta or (edge_index.numel() and int(edge_index.min()) < 0):
+    if not is_edge_list(edge_index) or edge_index.is_meta or (edge_index.numel() and int(edge_index.min()) < 0):
         raise DataError(f"`edge_index` is {edge_index.dtype} {list(edge_index.shape)}; give node ids [2, E]")
     if edge_index.numel() and int(edge_index.max()) >= num_nodes:
         raise DataError(f"edges refer to node {int(edge_index.max())} of {num_nodes}; number nodes from 0")
