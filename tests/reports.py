@@ -12,4 +12,5 @@ HOSTILE = "</script><script>document.title = 'run'</script><img src=x onerror=al
 
 @cache
 def comparison() -> Comparison:
-    return compare({"vanilla": trained(), "other": trained("hashed")}, community(), ATTACK, seeds=2, show_nodes=(3,))
+    models = {"vanilla": trained(), "other": trained("hashed")}
+    return compare(models, community(), ATTACK, explanation="last", seeds=2, show_nodes=(3,))

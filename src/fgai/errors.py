@@ -37,7 +37,7 @@ class SettingError(FGAIError, ValueError):
 
 
 class NotFiniteError(FGAIError, ValueError):
-    """A number that a verdict, a certificate or a fit depends on is NaN or infinite."""
+    """A number that a grade, a certificate or a fit depends on is NaN or infinite."""
 
 
 class NotDifferentiableError(SettingError):

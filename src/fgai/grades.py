@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from fgai.errors import NotFiniteError
 from fgai.intervals import Interval
 
 MIN_USE = 0.005  # g-TVD if attention is replaced by 1/degree: below it, fewer than 1 in 200 predictions change
@@ -32,6 +33,14 @@ class Grade:
     value: Literal["yes", "no", "supported", "contradicted", "unknown"]
     sentence: str
 
+    @property
+    def holds(self) -> bool:
+        """Whether the value is `yes` or `supported`."""
+        return self.value in ("yes", "supported")
+
+
+GRADES = ("used", "faithful", "stable")
+
 
 @dataclass(frozen=True)
 class Grades:
@@ -42,6 +51,14 @@ class Grades:
     stable: Grade | None
     answer: Answer
     line: str
+
+    def items(self) -> list[tuple[str, Grade]]:
+        """The grades by name; empty if the model is too weak.
+
+        >>> Grades(Grade("yes", "It is used."), None, None, "not shown", "").items()
+        [('used', Grade(value='yes', sentence='It is used.'))]
+        """
+        return [(name, one) for name in GRADES if (one := getattr(self, name)) is not None]
 
 
 def grade_used(uniform_shift: float, nonuniformity: float, overlap_at_random: float) -> Grade:
@@ -135,6 +152,46 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float) -> Grad
     return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
 
 
+def grade(
+    clean: Mapping[str, float],
+    attacked: Mapping[str, float],
+    baselines: Mapping[str, float],
+    faithful: Grade | None,
+    attack: str,
+) -> Grades:
+    """Grade an explanation from the numbers of an audit.
+
+    Args:
+        clean: Metrics on the clean graph.
+        attacked: Mean metrics on the attacked graphs.
+        baselines: `g_tvd_uniform` (attention replaced by 1/degree), `overlap_randomised` (V_k with random parameters)
+            and `f1_largest_class`.
+        faithful: The grade of the test of faithfulness, or None if there was none.
+        attack: Name of the attack.
+
+    Returns:
+        The three grades and a summary line.
+
+    Raises:
+        NotFiniteError: A metric that the grades need is not finite.
+    """
+    values = {f"clean {name}": clean[name] for name in ("f1", "nonuniformity")}
+    values |= {f"attacked {name}": attacked[name] for name in ("f1", "g_tvd", "overlap")}
+    values |= {name: baselines[name] for name in ("g_tvd_uniform", "f1_largest_class")}
+    if wrong := sorted(name for name, value in values.items() if not math.isfinite(value)):
+        raise NotFiniteError(
+            f"{', '.join(wrong)} of the audit are not finite, so there are no grades; check the predictions and "
+            "the attention of the model on this graph"
+        )
+    untested = Grade("unknown", "Not enough evidence: the test of faithfulness needs a prediction for each node.")
+    return sum_up(
+        grade_used(baselines["g_tvd_uniform"], clean["nonuniformity"], baselines["overlap_randomised"]),
+        faithful or untested,
+        grade_stable(attack, attacked["overlap"], clean["f1"] - attacked["f1"], attacked["g_tvd"]),
+        {"model": clean["f1"], "largest_class": baselines["f1_largest_class"]},
+    )
+
+
 def sum_up(used: Grade, faithful: Grade, stable: Grade, f1: Mapping[str, float]) -> Grades:
     """Summarise the three grades: `yes` if all hold, `no` if one fails, else `not shown`.
 
@@ -158,10 +215,10 @@ def sum_up(used: Grade, faithful: Grade, stable: Grade, f1: Mapping[str, float])
         )
         return Grades(None, None, None, "not shown", line)
     each = (used, faithful, stable)
-    failed = [grade.sentence for grade in each if grade.value in ("no", "contradicted")]
-    unknown = [grade.sentence for grade in each if grade.value == "unknown"]
+    failed = [one.sentence for one in each if one.value in ("no", "contradicted")]
+    unknown = [one.sentence for one in each if one.value == "unknown"]
     answer: Answer = "no" if failed else "not shown" if unknown else "yes"
-    deciding = failed or unknown or [grade.sentence for grade in each]
+    deciding = failed or unknown or [one.sentence for one in each]
     return Grades(*each, answer, " ".join([f"Can it be trusted? {answer.capitalize()}.", *deciding]))
 
 

@@ -70,7 +70,7 @@ class Reading:
             UnknownNameError: No explanation or attention layer has this name.
             TapError: The explanation does not exist for this model.
         """
-        return resolve(explanation)(self, read, graph)
+        return resolve(explanation)(self.detach(), read, graph)
 
     def explain(
         self,

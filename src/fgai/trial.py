@@ -15,7 +15,10 @@ from fgai.calling import call_errors
 from fgai.checks import check_attention, check_labels, check_logits, one_graph
 from fgai.deletion import Among, First, f_curve, f_slope
 from fgai.errors import DataError
+from fgai.explanations import Attribution, Difference, Explanation, compare_nodes, one_layer
 from fgai.reading import Reader, Reading
+
+MAX_NODES = 500  # nodes on which explanations of more than one layer are compared: each has its own weights
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Trial:
     now: Reading  # of `graph`
     y: Tensor  # [N], labels of the original nodes; for link prediction, of the node pairs
     eval_mask: Tensor  # [N], mask of the nodes that metrics use
+    explanation: str | Explanation = "last"  # the explanation that metrics use
+    reference: Trial | None = None  # the trial of the clean graph; None if this is it
 
     @property
     def predictions(self) -> Tensor:
@@ -45,19 +50,65 @@ class Trial:
         return self.eval_mask & (self.clean.probs.argmax(-1) == self.y)
 
     @cached_property
+    def layers(self) -> tuple[Attention, Attention] | None:
+        """The explanations of the clean graph and of `graph`, if they are the attention of one layer."""
+        before, now = (one_layer(self.explanation, reading.attention) for reading in (self.clean, self.now))
+        return None if before is None or now is None else (before, now)
+
+    @cached_property
+    def attribution(self) -> Attribution:
+        """The explanation of `graph`, with the weight of each edge for each node."""
+        return self.now.attribution(self.explanation, read=self.read, graph=self.graph)
+
+    @cached_property
+    def clean_attribution(self) -> Attribution:
+        """The explanation of the clean graph."""
+        if self.reference is not None:
+            return self.reference.attribution
+        return self.attribution if self.now is self.clean else self.clean.attribution(self.explanation)
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """The nodes on which explanations of more than one layer are compared: a random sample, the same each time."""
+        return sample_nodes(self.clean_attribution)
+
+    @cached_property
+    def difference(self) -> Difference:
+        """V_k and JSD between the explanations of the clean graph and of `graph`, for `nodes`."""
+        return compare_nodes(self.clean_attribution, self.attribution, self.nodes)
+
+    @cached_property
+    def ranking(self) -> Attention:
+        """One weight per edge of `graph`, which orders the edges of deletion curves.
+
+        It is the attention of the layer, or the sum over nodes of the weights that an edge has for them.
+        """
+        if self.layers is not None:
+            return self.layers[1]
+        attribution = self.attribution
+        return Attention(attribution.total()[:, None], attribution.edge_index, attribution.num_nodes)
+
+    @cached_property
     def curves(self) -> dict[First, list[float]]:
         """F(r) of the explanation of `graph`, deleting the most (F+) or the least (F-) attended edges first."""
         firsts: tuple[First, ...] = ("most", "least")
-        return {f: f_curve(self.read, self.graph, self.now.explanation, self.y, self.correct, f) for f in firsts}
+        return {f: f_curve(self.read, self.graph, self.ranking, self.y, self.correct, f) for f in firsts}
 
 
-def clean_trial(read: Reader, data: Data) -> Trial:
+def sample_nodes(attribution: Attribution) -> Tensor:
+    """Return at most `MAX_NODES` random nodes of an explanation, sorted; the same each time."""
+    order = torch.randperm(attribution.num_nodes, generator=torch.Generator().manual_seed(0))[:MAX_NODES]
+    return order.sort().values.to(attribution.edge_index.device)
+
+
+def clean_trial(read: Reader, data: Data, explanation: str | Explanation = "last") -> Trial:
     """Read the model on the clean graph and check the reading.
 
     Args:
         read: Reader of the model, in evaluation mode.
         data: The clean graph. Metrics use the nodes in `test_mask`, or all nodes if there is none. Without `y`, the
             predictions of the model are the labels.
+        explanation: Name of the explanation that metrics use, see `fgai.explanations`.
 
     Returns:
         The trial of the clean graph.
@@ -74,7 +125,7 @@ def clean_trial(read: Reader, data: Data) -> Trial:
             "labels"
         )
     check_labels(labels[eval_mask], clean.probs.size(1))
-    return Trial(read, data, clean, clean, labels, eval_mask)
+    return Trial(read, data, clean, clean, labels, eval_mask, explanation)
 
 
 def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> Trial:
@@ -94,7 +145,7 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
         now = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
     check_logits(now.logits, type(model).__name__, on="the attacked graph")
     check_attention(now.attention, type(model).__name__, on="the attacked graph")
-    return replace(trial, graph=now.graph, now=now)
+    return replace(trial, graph=now.graph, now=now, reference=trial)
 
 
 def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:

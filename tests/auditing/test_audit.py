@@ -14,12 +14,14 @@ from torch_geometric.nn import GATConv
 from fgai import datasets
 from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection
 from fgai.auditing import AuditReport, Estimate, audit, compare
-from fgai.auditing.verdict import judge
 from fgai.backbones import build
 from fgai.errors import DataError, SettingError, UnknownNameError
+from fgai.faithfulness import measure_faithfulness
+from fgai.grades import Grade, grade
 from fgai.methods import Vanilla
 from fgai.metrics import METRICS
-from fgai.reading import read
+from fgai.reading import open_reader, read
+from fgai.trial import attacked_trial, clean_trial
 from strategies import generators
 from worlds import RULES, Told, community, model_of, tensors, trace, trained
 
@@ -100,14 +102,72 @@ def test_the_nodes_that_moved_most_come_first():
     assert all(row.answer == int(answers[row.node]) and len(row.answers_attacked) == 3 for row in worst)
 
 
-def test_text_and_markdown_say_the_verdict_with_its_reasons_and_every_metric():
+def test_text_and_markdown_say_the_grades_with_their_reasons_and_the_metrics():
     found = report()
+    metrics = [name for name in METRICS if not name.endswith("_released")]
     assert str(found) == found.text()
     for page in (found.text(), found.markdown()):
-        assert found.verdict.word in page and all(reason in page for reason in found.verdict.reasons)
-        assert all(name in page for name in METRICS) and "node-injection" in page and "3 seed(s)" in page
+        assert found.answer in page and all(grade.sentence in page for _, grade in found.grades.items())
+        assert all(name in page for name in metrics) and "node-injection" in page and "3 seeds" in page
+        assert "explanation 'tree'" in page and "_released" not in page
     rows = [line for line in found.markdown().splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in rows} == {5} and len(rows) == len(METRICS) + 2
+    assert {line.count("|") for line in rows} == {6} and len(rows) == len(metrics) + 2
+
+
+def test_an_interval_is_printed_only_if_there_are_several_seeds():
+    one = audit(trained(), community(), ATTACK, seeds=1)
+    assert "[95 %]" in report().text() and "[95 %]" not in one.text() and "1 seed" in one.title
+    assert not any("[" in row[2] for row in one.lines()) and all("[" in row[2] for row in report().lines())
+
+
+def test_a_changed_metric_is_shown_as_a_change():
+    found = report()
+    change = {row[0]: float(row[3]) for row in found.lines()}
+    assert change["f1"] == pytest.approx(found.attacked["f1"].mean - found.clean["f1"], abs=1e-3)
+
+
+@pytest.mark.parametrize("explanation", ["tree", "last", "first", "leave-one-out"])
+def test_an_audit_is_of_the_explanation_that_was_named(explanation):
+    found = audit(trained(), community(), ATTACK, explanation=explanation, seeds=1)
+    tested = measure_faithfulness(trained(), community(), explanation)
+    assert found.explanation == explanation == found.faithfulness.explanation
+    assert (found.faithfulness.necessity, found.faithfulness.grade) == (tested.necessity, tested.grade)
+    assert f"'{explanation}'" in found.title
+    for reading in (found.clean["overlap"], found.clean["g_jsd"]):
+        assert reading in (0.0, 1.0)
+
+
+def test_the_last_layer_by_its_own_name_is_the_same_explanation():
+    site = list(read(trained(), community()).attention)[-1]
+    last, same = (audit(trained(), community(), ATTACK, explanation=e, seeds=1) for e in ("last", f"layer:{site}"))
+    assert last.clean == same.clean and last.attacked == same.attacked and last.moved == same.moved
+    assert last.views == same.views
+
+
+def test_the_numbers_of_the_tree_are_those_of_its_rows():
+    """V_5 and g-JSD by hand, from the dense rows of both trees."""
+    found, graph = audit(trained(), community(), ATTACK, seeds=1), community()
+    with open_reader(trained()) as reader:
+        clean = clean_trial(reader, graph, "tree")
+        now = attacked_trial(ATTACK, "cross-entropy", clean, 0)
+    overlaps, divergences, edges = [], 0.0, 0
+    for node in range(graph.num_nodes):
+        old, new = (
+            {(e.source, e.target): e.weight for e in t.explain(node).top(10_000)} for t in (clean.clean, now.now)
+        )
+        best = [set(sorted(w, key=lambda e: (-w[e], e[1], e[0]))[:5]) for w in (old, new)]
+        overlaps.append(len(best[0] & best[1]) / min(5, len(old)))
+        p, q = ({e: v / sum(w.values()) for e, v in w.items()} for w in (old, new))
+        middle = {e: (p.get(e, 0.0) + q.get(e, 0.0)) / 2 for e in {*p, *q}}
+        divergences += sum(d[e] * np.log(d[e] / middle[e]) / 2 for d in (p, q) for e in d if d[e] > 0)
+        edges += len(old)
+    assert found.attacked["overlap"].mean == pytest.approx(np.mean(overlaps), abs=0.02)
+    assert found.attacked["g_jsd"].mean == pytest.approx(divergences / edges, rel=1e-4)
+
+
+def test_an_unknown_explanation_is_refused_before_the_attack():
+    with pytest.raises(UnknownNameError, match="did you mean 'tree'"):
+        audit(trained(), community(), ATTACK, explanation="tee")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +190,7 @@ def test_what_can_be_read_of_a_report_is_the_same_after_it_was_saved(tmp_path):
     again = AuditReport.load(tmp_path / "audit.json")
     for field in fields(AuditReport):
         assert field.name == "adversary" or getattr(again, field.name) == getattr(report(), field.name), field.name
-    assert again.worst(3) == report().worst(3) and again.verdict == report().verdict
+    assert again.worst(3) == report().worst(3) and again.grades == report().grades
 
 
 def test_a_number_that_is_none_is_not_a_number_again_after_saving(tmp_path):
@@ -147,7 +207,7 @@ def test_a_report_is_written_whole_in_each_format(tmp_path, suffix):
     report().save(str(path))
     text = {".json": report().json, ".md": report().markdown, ".txt": report().text}[suffix]()
     assert path.read_text() == text + "\n" and list(tmp_path.iterdir()) == [path]
-    assert suffix != ".json" or json.loads(text)["verdict"]["word"] == report().verdict.word
+    assert suffix != ".json" or json.loads(text)["grades"]["answer"] == report().grades.answer
 
 
 @pytest.mark.parametrize("name", ["audit.docx", "audit"])
@@ -161,9 +221,9 @@ FOREIGN = {
     "empty": "{}",
     "list": "[]",
     "text": "not json",
-    "half": '{"attacked": {}, "moved": [], "verdict": {}}',
+    "half": '{"attacked": {}, "moved": [], "grades": {}}',
     "number": '{"attacked": 3}',
-    "fields": '{"attacked": {}, "moved": [], "verdict": {"word": "stable", "reasons": []}}',
+    "fields": '{"attacked": {}, "moved": [], "grades": {"answer": "yes", "line": ""}}',
 }
 
 
@@ -204,7 +264,8 @@ def test_a_comparison_gives_every_model_the_same_budget():
     assert {(r.gain, r.seeds, r.model) for r in found.reports.values()} == {("kl", 2, name) for name in models}
     alone = audit(trained("even"), community(), ATTACK, gain="kl", seeds=2)
     assert found.reports["two"].attacked == alone.attacked
-    assert str(found) == found.markdown() and len(found.markdown().splitlines()) == 5
+    assert str(found).startswith("model") and len(found.markdown().splitlines()) == 5
+    assert all(report.grades.line in str(found) for report in found.reports.values())
 
 
 GOOD = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
@@ -219,63 +280,74 @@ FLOOR = {
 }
 
 
+SUPPORTED = Grade("supported", "Deleting them hurts more.")
+
+
 @pytest.mark.parametrize(
-    ("word", "clean", "attacked", "baselines", "says"),
+    ("failed", "answer", "clean", "attacked", "baselines", "says"),
     [
-        ("stable", {}, {}, {}, "100%"),
-        ("stable", {}, {"f1": 0.885, "overlap": 0.91, "g_tvd": 0.04}, {}, "0.885"),
-        ("degenerate", {"nonuniformity": 0.009}, {}, {}, "0.0090"),
-        ("degenerate", {}, {}, {"g_tvd_uniform": 0.004}, "0.0040"),
-        ("degenerate", {"nonuniformity": 0.0}, {"overlap": 0.0}, {"f_slope_most": 0.0}, "uniform"),
-        ("unfaithful", {}, {}, {"f_slope_most": -0.1}, "-0.100"),
-        ("unfaithful", {}, {"overlap": 0.1}, {"f_slope_most": -0.195}, "-0.200"),
-        ("unstable", {}, {"overlap": 0.1}, {"f_slope_most": -0.215}, "not by more than the noise"),
-        ("stable", {}, {}, {"f_slope_most": -0.215}, "not by more than the noise"),
-        ("unfaithful", {}, {}, {"f_slope_least": -0.5}, "-0.500"),
-        ("unfaithful", {}, {}, {"overlap_randomised": 0.97}, "97%"),
-        ("unstable", {}, {"overlap": 0.89}, {}, "89%"),
-        ("unstable", {}, {"f1": 0.87}, {}, "0.870"),
-        ("unstable", {}, {"g_tvd": 0.06}, {}, "0.060"),
+        ("", "yes", {}, {}, {}, "100%"),
+        ("", "yes", {}, {"f1": 0.885, "overlap": 0.91, "g_tvd": 0.04}, {}, "91%"),
+        ("used", "no", {"nonuniformity": 0.009}, {}, {}, "0.0090"),
+        ("used", "no", {}, {}, {"g_tvd_uniform": 0.004}, "0.0040"),
+        ("used", "no", {}, {}, {"overlap_randomised": 0.97}, "97%"),
+        ("used", "not shown", {}, {}, {"overlap_randomised": float("nan")}, "a number is missing"),
+        ("stable", "no", {}, {"overlap": 0.89}, {}, "89%"),
+        ("stable", "no", {}, {"f1": 0.87}, {}, "0.030"),
+        ("stable", "no", {}, {"g_tvd": 0.06}, {}, "0.060"),
     ],
 )
-def test_the_verdict_says_its_numbers(word, clean, attacked, baselines, says):
-    found = judge(GOOD | clean, GOOD | attacked, FLOOR | baselines)
-    assert found.word == word
-    assert says in " ".join(found.reasons)
+def test_the_grades_say_their_numbers(failed, answer, clean, attacked, baselines, says):
+    found = grade(GOOD | clean, GOOD | attacked, FLOOR | baselines, SUPPORTED, "an attack")
+    assert found.answer == answer and says in found.line
+    assert [name for name, one in found.items() if not one.holds] == [failed] * bool(failed)
 
 
 def test_every_reason_is_given():
-    assert len(judge(GOOD, GOOD | {"overlap": 0.1, "f1": 0.1, "g_tvd": 0.9}, FLOOR).reasons) == 3
-    assert len(judge(GOOD | {"nonuniformity": 0.0}, GOOD, FLOOR | {"g_tvd_uniform": 0.0}).reasons) == 2
+    unstable = grade(GOOD, GOOD | {"overlap": 0.1, "f1": 0.1, "g_tvd": 0.9}, FLOOR, SUPPORTED, "an attack").stable
+    assert unstable and unstable.sentence.count(";") == 2
+    unused = grade(GOOD | {"nonuniformity": 0.0}, GOOD, FLOOR | {"g_tvd_uniform": 0.0}, SUPPORTED, "an attack").used
+    assert unused and unused.sentence.count(";") == 1
+
+
+def test_a_weak_model_gets_no_grade():
+    found = grade(GOOD | {"f1": 0.34}, GOOD, FLOOR, SUPPORTED, "an attack")
+    assert not found.items() and found.answer == "not shown" and "too weak" in found.line
+
+
+def test_without_a_test_of_faithfulness_nothing_is_shown():
+    found = grade(GOOD, GOOD, FLOOR, None, "an attack")
+    assert found.answer == "not shown" and found.faithful and found.faithful.value == "unknown"
 
 
 def test_a_gat_on_cora_falls(shelf, data_root):
     graph = datasets.load("cora", root=data_root)
     model = Vanilla(epochs=60).fit(build("gat", graph), graph).model
     found = audit(model, graph, NodeInjection(20, 20, steps=5), seeds=1)
-    assert found.verdict.word in ("unstable", "unfaithful"), found
-    assert any("F1 falls" in reason for reason in found.verdict.reasons)
+    assert found.grades.answer == "no" and found.grades.stable, found
+    assert "F1 falls" in found.grades.stable.sentence
     assert found.clean["f1"] > 0.7
 
 
-def test_uniform_attention_is_degenerate():
+def test_uniform_attention_is_not_used_and_nothing_supports_it():
     found = audit(trained("even"), community(), ATTACK, seeds=1)
-    assert found.verdict.word == "degenerate"
-    assert all("uniform" in reason for reason in found.verdict.reasons[:2])
+    assert found.grades.used and found.grades.used.value == "no" and "1/degree" in found.grades.used.sentence
+    assert found.grades.faithful and found.grades.faithful.value == "unknown"
     assert found.clean["f1"] > 0.6
 
 
 def test_random_attention_is_no_explanation():
     found = audit(trained("hashed"), community(), ATTACK, seeds=1)
     assert found.clean["nonuniformity"] > 0.3
-    assert found.verdict.word in ("degenerate", "unfaithful"), found
+    assert found.grades.used and found.grades.faithful, found
+    assert found.grades.used.value == "no" and found.grades.faithful.value != "supported", found
 
 
 def test_a_model_with_one_logit_can_be_audited():
     graph = without("y")
     graph.y = (community().y > 0).long()
     found = audit(GATConv(16, 1), graph, NodeInjection(2, 4, steps=1), seeds=1)
-    assert found.verdict.reasons and 0 <= found.clean["auc"] <= 1
+    assert found.grades.line and 0 <= found.clean["auc"] <= 1
 
 
 @pytest.mark.parametrize(("name", "value"), [("test_mask", False), ("y", -1)])
@@ -303,4 +375,4 @@ def test_on_cora_too_attention_that_explains_nothing_is_called_so(shelf, data_ro
     model = Vanilla(epochs=60).fit(Told(graph.num_features, 7, RULES[rule]), graph).model
     found = audit(model, graph, NodeInjection(20, 20, steps=5), seeds=1)
     assert found.clean["f1"] > 0.6
-    assert found.verdict.word == "degenerate" if rule == "even" else found.verdict.word in ("degenerate", "unfaithful")
+    assert found.grades.used and found.grades.used.value == "no" and found.grades.answer == "no"

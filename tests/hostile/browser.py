@@ -61,11 +61,11 @@ def hostile_report(rng, folder):
     if rng.random() < 0.4:
         (folder / "audit.json").write_bytes(mutated_json(rng, (shelf() / "audit.json").read_bytes()))
     else:
-        for place in rng.sample(("model", "gain", "names", "verdict", "adversary", "versions"), 2):
+        for place in rng.sample(("model", "gain", "names", "notes", "adversary", "versions"), 2):
             word = rng.choice(NAMES)
             raw[place] = {
                 "names": {str(node): word for node in range(16)},
-                "verdict": {"word": raw["verdict"]["word"], "reasons": [word]},
+                "notes": [word],
                 "adversary": {**raw["adversary"], "name": word, word[:40]: word},
                 "versions": {word[:40]: word},
             }.get(place, word)

@@ -1,4 +1,4 @@
-"""What must not be returned: verdicts, certificates, models and arrays that rest on numbers which are not finite."""
+"""What must not be returned: grades, certificates, models and arrays that rest on numbers which are not finite."""
 
 import math
 
@@ -9,7 +9,7 @@ from fgai.auditing import AuditReport, Comparison
 from fgai.certificates import Certificate
 from fgai.methods import Fit
 
-DECIDING = {  # the numbers that a verdict is decided by
+DECIDING = {  # the numbers that decide the grades
     "clean": ("f1", "nonuniformity"),
     "attacked": ("f1", "overlap", "g_tvd"),
     "baselines": ("g_tvd_uniform", "overlap_randomised", "f1_largest_class"),
@@ -22,7 +22,7 @@ def finite_number(value):
 
 
 def unsound_audit(report):
-    """An audit may not have a verdict if a number that decides it is not finite."""
+    """An audit may not have a grade if a number that decides it is not finite."""
     if isinstance(report, Comparison):
         return next(filter(None, map(unsound_audit, report.reports.values())), "")
     assert isinstance(report, AuditReport)
@@ -30,9 +30,14 @@ def unsound_audit(report):
         for name in names:
             number = getattr(report, part).get(name)
             number = number if part != "attacked" else getattr(number, "mean", None)
-            untested = name == "overlap_randomised" and any("not tested" in reason for reason in report.verdict.reasons)
+            used = report.grades.used  # None if the model is too weak
+            untested = name == "overlap_randomised" and (used is None or used.value != "yes")
             if not finite_number(number) and not untested:
-                return f"verdict {report.verdict.word!r} with {part} {name} = {number!r}"
+                return f"grades {report.grades.answer!r} with {part} {name} = {number!r}"
+    tested = report.faithfulness
+    means = (tested.necessity.mean, tested.against_least.mean) if tested else ()
+    if tested and tested.grade.value != "unknown" and not all(map(finite_number, means)):
+        return f"faithful: {tested.grade.value!r} with means that are not finite"
     return ""
 
 

@@ -46,7 +46,7 @@ def test_half_precision_is_read_audited_and_certified_on_a_large_graph(dtype, v2
     found, plain = fgai.read(half, graph), fgai.read(copy.deepcopy(half).float(), LARGE)
     assert found.logits.dtype == dtype
     assert (found.logits.float() - plain.logits).abs().max() < 0.05 * plain.logits.abs().max()
-    assert fgai.audit(half, graph, ATTACK, seeds=1).verdict.word
+    assert fgai.audit(half, graph, ATTACK, seeds=1).grades.line
     assert fgai.certify(half, graph, k=3, steps=1).certified.dtype == torch.float64
 
 
@@ -67,7 +67,7 @@ def test_autocast_in_the_call():
     net = model()
     found, plain = fgai.read(net, LARGE, call).logits, fgai.read(net, LARGE).logits
     assert 0 < (found - plain).abs().max() < 0.05 * plain.abs().max()
-    assert fgai.audit(net, LARGE, ATTACK, seeds=1, call=call).verdict.word
+    assert fgai.audit(net, LARGE, ATTACK, seeds=1, call=call).grades.line
     fit = fgai.FGAI(epochs=2, adversary=ATTACK).fit(net, LARGE, call=call)
     assert all(torch.isfinite(p).all() for p in fit.model.parameters())
 

@@ -18,14 +18,15 @@ from fgai import FGAI, AdversarialTraining, AttentionBall, EdgeRewiring, LayerNo
 from fgai.adversaries import ADVERSARIES
 from fgai.adversaries.rewiring import _link_effects
 from fgai.attention import Attention
-from fgai.auditing.verdict import judge
 from fgai.backbones import build
 from fgai.certificates import certified_radius, certify, guaranteed_overlap, interval_bounds, worst_push
 from fgai.certificates.intervals import Interval, _weighted_sum, softmax_bounds
 from fgai.cli import app
 from fgai.divergence import tvd
 from fgai.errors import CallError, DataError, NotFiniteError, SettingError
+from fgai.grades import Grade, grade, grade_faithful
 from fgai.graph import add_nodes
+from fgai.intervals import Interval as Mean
 from fgai.kernels.pyg import accelerated
 from fgai.large import Loader, audit_batches, certify_batches
 from fgai.methods import METHODS
@@ -257,6 +258,7 @@ def test_a_gradient_that_is_not_finite_is_said_and_not_climbed():  # S1
 
 GOOD = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
 FLOOR = {"f_slope_most": -0.4, "f_slope_least": -0.1, "f_slope_random": -0.2, "f_slope_random_deviation": 0.02}
+SUPPORTED = Grade("supported", "Deleting them hurts more.")
 FLOOR |= {"overlap_randomised": 0.5, "g_tvd_uniform": 0.3, "f1_largest_class": 0.3}
 
 
@@ -269,14 +271,14 @@ def test_no_verdict_is_given_on_a_number_that_is_not_finite(which, name, value):
     told = clean, attacked, baselines = dict(GOOD), dict(GOOD), dict(FLOOR)
     told[which][name] = value
     with pytest.raises(NotFiniteError, match=name):
-        judge(clean, attacked, baselines)
+        grade(clean, attacked, baselines, SUPPORTED, "an attack")
 
 
-def test_what_could_not_be_tested_is_said_in_the_verdict():  # S1
-    none_right = FLOOR | {name: NAN for name in FLOOR if name.startswith("f_slope")}
-    assert "no judged node is right" in " ".join(judge(GOOD, GOOD, none_right).reasons)
-    few = judge(GOOD, GOOD, FLOOR | {"overlap_randomised": NAN})
-    assert "was not tested" in " ".join(few.reasons) and few.word == "stable"
+def test_what_could_not_be_tested_is_said_in_the_grades():  # S1
+    few = grade(GOOD, GOOD, FLOOR | {"overlap_randomised": NAN}, SUPPORTED, "an attack")
+    assert few.used and "a number is missing" in few.used.sentence and few.answer == "not shown"
+    untested = grade(GOOD, GOOD, FLOOR, grade_faithful(Mean.of([]), Mean.of([])), "an attack")
+    assert "only 0 nodes can be tested" in untested.line and untested.answer == "not shown"
 
 
 @pytest.mark.parametrize("door", ["audit", "compare", *OF_LABELS, "loader", "audit_batches"])
@@ -370,17 +372,20 @@ def test_attention_that_is_not_read_is_named():  # S15
     assert "attention inside conv.attn" in fgai.certify(model, community(), k=2, steps=1).text()
 
 
+NOISE = Mean.of([-0.35, 0.4] * 20)
+ABOVE = Mean.of([0.2, 0.3] * 20)
+BELOW = Mean.of([-0.2, -0.3] * 20)
+
+
 def test_attention_inside_the_noise_is_not_called_unfaithful():  # S16
-    noisy = {"f_slope_most": -0.402, "f_slope_least": -0.138, "f_slope_random": -0.250}
-    found = judge(GOOD, GOOD, FLOOR | noisy | {"f_slope_random_deviation": 0.0875})
-    assert found.word == "stable"
-    assert "hurts more (slope -0.402) than deleting random edges (-0.250 ± 0.175)" in " ".join(found.reasons)
+    found = grade_faithful(NOISE, ABOVE)
+    assert found.value == "unknown" and str(NOISE) in found.sentence and str(ABOVE) not in found.sentence
 
 
 def test_only_the_comparison_that_failed_is_named():  # S16
-    found = judge(GOOD, GOOD, FLOOR | {"f_slope_most": -0.125, "f_slope_least": -0.030, "f_slope_random": -0.2})
-    assert found.word == "unfaithful"
-    assert "random edges (-0.200)" in " ".join(found.reasons) and "-0.030" not in " ".join(found.reasons)
+    found = grade_faithful(BELOW, ABOVE)
+    assert found.value == "contradicted"
+    assert "random ones" in found.sentence and str(ABOVE) not in found.sentence
 
 
 MASK = torch.zeros(150, dtype=torch.bool).index_fill_(0, torch.arange(30), True)

@@ -14,7 +14,7 @@ import fgai
 from fgai import datasets, report
 from fgai.adversaries import EdgeRewiring, NodeInjection, gains
 from fgai.auditing import Neighbourhood, audit
-from fgai.auditing.neighbourhood import MAX_LINKS, MAX_NEIGHBOURS, AttentionIndex, neighbourhood
+from fgai.auditing.neighbourhood import MAX_LINKS, MAX_NEIGHBOURS, Weights, neighbourhood
 from fgai.backbones import build
 from fgai.certificates import certify, guaranteed_overlap
 from fgai.errors import SettingError
@@ -32,7 +32,7 @@ def test_a_report_is_saved_as_a_page_of_its_own_figures(tmp_path):
     found = audit(trained(), community(), ATTACK, seeds=2, name="a GAT")
     found.save(tmp_path / "audit.html")
     shown = content_of((tmp_path / "audit.html").read_text())
-    assert shown["models"] == ["a GAT"] and shown["verdicts"][0]["word"] == found.verdict.word
+    assert shown["models"] == ["a GAT"] and shown["grades"][0]["answer"] == found.grades.answer
     assert [row["node"] for row in shown["moved"]["a GAT"]] == [row.node for row in found.moved]
     curves = {chart["title"]: chart for chart in shown["charts"]}
     assert curves["F+"]["series"][1]["y"] == list(found.curves.attacked["most"])
@@ -108,7 +108,8 @@ def test_a_neighbourhood_is_what_the_readings_say():
     clean = read(trained(), graph)
     before, after = table(clean.explanation), table(attacked.explanation)
     node = int(attacked.perturbation.added[1].min())  # an injected node links to it
-    view = neighbourhood(node, 0, AttentionIndex(clean.explanation), AttentionIndex(attacked.explanation))
+    old_weights, new_weights = (Weights(reading.attribution("last")).of(node) for reading in (clean, attacked))
+    view = neighbourhood(node, 0, old_weights, new_weights)
     for source, target, old, new in view.links:
         assert old == (None if (source, target) not in before else pytest.approx(before[source, target], rel=1e-3))
         assert new == (None if (source, target) not in after else pytest.approx(after[source, target], rel=1e-3))
@@ -121,7 +122,7 @@ def test_a_hub_is_cut_to_what_can_be_looked_at():
     hub = 400
     edges = torch.stack([torch.arange(1, hub), torch.zeros(hub - 1, dtype=torch.long)])
     model = GATConv(2, 3).eval()
-    looks = AttentionIndex(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).explanation)
+    looks = Weights(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).attribution("last")).of(0)
     view = neighbourhood(0, 0, looks, looks, requested=tuple(range(300, 310)))
     assert set(range(300, 310)) <= {*view.neighbours, 0} and len(view.links) <= MAX_NEIGHBOURS + MAX_LINKS
     assert view.unseen == hub - MAX_NEIGHBOURS
@@ -158,7 +159,7 @@ def test_a_comparison_is_written_in_every_format(tmp_path):
         "similarity": 1.0,
         "closeness": 0.0,
     }
-    assert "Verdict" in (tmp_path / "both.txt").read_text()
+    assert "Can it be trusted?" in (tmp_path / "both.txt").read_text()
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def size(driver, width, height=900):
 def test_every_part_is_there(look, page):
     driver = look(page[0])
     assert texts(driver, "h2") == [
-        "Verdict",
+        "Grades",
         "The four properties",
         "Every metric",
         "Curves",
@@ -291,4 +291,4 @@ def test_a_name_of_any_length_makes_a_page_that_opens(look, tmp_path):
     names = dict.fromkeys(("0", "1"), "n" * 200000)
     replace(found, model="m" * 200_000, gain="g" * 200_000, names=names).save(tmp_path / "audit.html")
     assert (tmp_path / "audit.html").stat().st_size < 2e6
-    assert "Verdict" in texts(look(tmp_path / "audit.html"), "h2")
+    assert "Grades" in texts(look(tmp_path / "audit.html"), "h2")

@@ -7,6 +7,7 @@ of a test node leaks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,35 +15,60 @@ from torch.nn.functional import cross_entropy as _cross_entropy
 from torch.nn.functional import kl_div, one_hot
 
 from fgai.adversaries.base import Gain
-from fgai.attention import EdgeLookup
+from fgai.attention import Attention, EdgeLookup
 from fgai.divergence import jsd_terms
-from fgai.errors import SettingError
-from fgai.explanations import class_logits
+from fgai.errors import FGAIError, SettingError
+from fgai.explanations import class_logits, one_layer, resolve
 from fgai.graph import degree
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.settings import check_sequence
 from fgai.topk import topk_loss, topk_mask
 
-GainOf = Callable[[Reading], Gain]  # clean reading -> gain
+GainOf = Callable[..., Gain]  # clean reading -> gain; gains on the explanation also take its name
 CLASS_PREFIX = "class:"
 
 
 class GainRegistry(Registry[GainOf]):
-    """Gains by name. `class:C` is the mean log-probability of class C, for each class of the model.
+    """Gains by name.
+
+    `class:C` is the mean log-probability of class C, for each class of the model. Gains on the explanation attack the
+    attention of the last layer; with the name of another explanation, such as `soft-top-k:tree`, they attack that.
 
     >>> float(GAINS["class:2"](Reading(torch.zeros(1, 3), {}))(Reading(torch.zeros(1, 3), {})))
     -1.099
+    >>> GAINS["soft-top-k:tree"].keywords
+    {'explanation': 'tree'}
     """
 
     def __getitem__(self, name: str) -> GainOf:
-        label = str(name).removeprefix(CLASS_PREFIX)
-        if str(name) == f"{CLASS_PREFIX}{label}" and label.isascii() and label.isdecimal() and len(label) < 10:
-            return lambda clean: class_log_probability(clean, int(label))
+        kind, _, rest = str(name).partition(":")
+        if kind == "class" and rest.isascii() and rest.isdecimal() and len(rest) < 10:
+            return lambda clean: class_log_probability(clean, int(rest))
+        if rest and kind in ON_EXPLANATIONS:
+            resolve(rest)  # raises if there is no such explanation
+            return partial(super().__getitem__(kind), explanation=rest)
         return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return bool(self[str(name)])
+        except FGAIError:
+            return False
 
 
 GAINS = GainRegistry("gain")
+ON_EXPLANATIONS = ("attention-divergence", "attention-divergence-kept", "soft-top-k", "top-k-loss")
+
+
+def edge_weights(reading: Reading, explanation: str = "last") -> Attention:
+    """Return the explanation of a reading as attention with one head, with gradients.
+
+    It is the attention of a layer, or the sum of the weights of each edge over all nodes, scaled to sum to one over the
+    edges of each target.
+    """
+    one = one_layer(explanation, reading.attention)
+    return resolve(explanation)(reading).edge_attention() if one is None else one.mean_heads()
 
 
 @GAINS.register("cross-entropy")
@@ -128,8 +154,8 @@ def flips(clean: Reading) -> Gain:
 
 
 @GAINS.register("attention-divergence")
-def attention_divergence(clean: Reading) -> Gain:
-    """Explanation: the mean over nodes of JSD(clean, now) of the attention of the last layer on the clean edges.
+def attention_divergence(clean: Reading, explanation: str = "last") -> Gain:
+    """Explanation: the mean over nodes of JSD(clean, now) of the weights of the clean edges.
 
     >>> from fgai.attention import Attention
     >>> edges, weights = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[[0.9], [0.1]], [[0.5], [0.5]]])
@@ -137,13 +163,13 @@ def attention_divergence(clean: Reading) -> Gain:
     >>> float(attention_divergence(clean)(now))
     0.102
     """
-    before = clean.explanation.detach().mean_heads().coalesce()
+    before = edge_weights(clean.detach(), explanation).coalesce()
     nodes, after = int((before.degree > 0).sum()), EdgeLookup(before.edge_index)
-    return lambda now: jsd_terms(before.weight, after(now.explanation.mean_heads())).sum() / nodes
+    return lambda now: jsd_terms(before.weight, after(edge_weights(now, explanation))).sum() / nodes
 
 
 @GAINS.register("attention-divergence-kept")
-def divergence_kept(clean: Reading) -> Gain:
+def divergence_kept(clean: Reading, explanation: str = "last") -> Gain:
     """Explanation: `attention-divergence` while no predicted class changes; below 0 if one changes.
 
     JSD - [a prediction changed] (1 + sum over the changed nodes of best other logit - own logit). JSD < 1, so the gain
@@ -157,7 +183,7 @@ def divergence_kept(clean: Reading) -> Gain:
     >>> float(divergence_kept(clean)(now))
     -1.898
     """
-    divergence, predictions = attention_divergence(clean), binary_logits(clean).argmax(-1)
+    divergence, predictions = attention_divergence(clean, explanation), binary_logits(clean).argmax(-1)
     own, nodes = one_hot(predictions, binary_logits(clean).size(1)).bool(), len(clean.logits)
 
     def gain(now: Reading) -> Tensor:
@@ -172,7 +198,7 @@ def divergence_kept(clean: Reading) -> Gain:
 
 
 @GAINS.register("soft-top-k")
-def soft_topk(clean: Reading, k: int = 5) -> Gain:
+def soft_topk(clean: Reading, k: int = 5, explanation: str = "last") -> Gain:
     """Explanation: the hinge loss between the clean top k and the largest other weight, mean over nodes.
 
     Per node, sum over j in the clean top k of relu(0.1 - (w_j - max of the others)), with w in units of 1/degree. The
@@ -184,12 +210,12 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
     >>> float(soft_topk(clean, k=1)(now))
     0.100
     """
-    before = clean.explanation.detach().mean_heads().coalesce()
+    before = edge_weights(clean.detach(), explanation).coalesce()
     inside = topk_mask(before.weight, before.target, before.num_targets, k)[:, 0]
     unit, after = before.degree.to(before.weight.dtype), EdgeLookup(before.edge_index)
 
     def gain(now: Reading) -> Tensor:
-        weight = after(now.explanation.mean_heads())[:, 0] * unit[before.target]
+        weight = after(edge_weights(now, explanation))[:, 0] * unit[before.target]
         lowest = weight.new_full((before.num_targets,), -torch.inf)
         rival = lowest.scatter_reduce(0, before.target[~inside], weight[~inside], "amax")
         gap = weight[inside] - rival[before.target[inside]]
@@ -199,7 +225,7 @@ def soft_topk(clean: Reading, k: int = 5) -> Gain:
 
 
 @GAINS.register("top-k-loss")
-def topk_distance(clean: Reading, k: int = 5) -> Gain:
+def topk_distance(clean: Reading, k: int = 5, explanation: str = "last") -> Gain:
     """Explanation: the paper's surrogate L_k(clean, now), mean over nodes.
 
     >>> from fgai.attention import Attention
@@ -208,11 +234,11 @@ def topk_distance(clean: Reading, k: int = 5) -> Gain:
     >>> float(topk_distance(clean, k=1)(now))
     0.400
     """
-    before = clean.explanation.detach().mean_heads().coalesce()
+    before = edge_weights(clean.detach(), explanation).coalesce()
     after = EdgeLookup(before.edge_index)
 
     def gain(now: Reading) -> Tensor:
-        weight = after(now.explanation.mean_heads())
+        weight = after(edge_weights(now, explanation))
         return topk_loss(before.weight, weight, before.target, before.num_targets, k).mean()
 
     return gain

@@ -1,10 +1,9 @@
-"""Audits: attack a model with several seeds, measure its predictions and attention, and give a verdict."""
+"""Audits: attack a model with several seeds, measure its predictions and attention, and grade the explanation."""
 
 from fgai.auditing.audit import audit
 from fgai.auditing.compare import Agreement, Comparison, compare
 from fgai.auditing.neighbourhood import Neighbourhood
 from fgai.auditing.record import WRITERS, AuditReport, Curves, Estimate, NodeShift
-from fgai.auditing.verdict import Verdict
 
 __all__ = [
     "WRITERS",
@@ -15,7 +14,6 @@ __all__ = [
     "Estimate",
     "Neighbourhood",
     "NodeShift",
-    "Verdict",
     "audit",
     "compare",
 ]

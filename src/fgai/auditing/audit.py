@@ -1,4 +1,4 @@
-"""The audit: read the clean graph, attack it once per seed, measure, and give a verdict."""
+"""The audit: read the clean graph, attack it once per seed, measure, and grade the explanation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from torch_geometric.data import Data
 from fgai.adversaries import ADVERSARIES, Adversary, NodeInjection
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
-from fgai.auditing.sanity import cascading_randomisation, without_attention
-from fgai.auditing.verdict import judge
+from fgai.auditing.sanity import overlap_at_random, without_attention
 from fgai.calling import Call
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
 from fgai.deletion import SHARES
 from fgai.errors import SettingError
-from fgai.metrics import METRICS, measure, random_attention, shift, top_overlap
+from fgai.explanations import resolve
+from fgai.faithfulness import Faithfulness, measure_faithfulness
+from fgai.grades import grade
+from fgai.metrics import METRICS, measure, random_attention
 from fgai.metrics.explanation import TOP
+from fgai.metrics.named import node_overlap, node_shift
 from fgai.progress import progress
-from fgai.reading import Reading, open_reader
+from fgai.reading import open_reader
 from fgai.settings import check_whole
 from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
 from fgai.versions import versions
@@ -39,6 +42,7 @@ def audit(
     data: Data,
     by: Adversary = NodeInjection(),
     *,
+    explanation: str = "tree",
     gain: str = "cross-entropy",
     seeds: int = 5,
     call: Call | None = None,
@@ -46,7 +50,7 @@ def audit(
     show_nodes: Sequence[int] = (),
     reference: AuditReport | None = None,
 ) -> AuditReport:
-    """Audit the attention of a model on a graph: attack it with several seeds, and report whether it can be trusted.
+    """Audit an explanation of a model: is it used, is it faithful, is it stable under attack?
 
     The adversary attacks the model through the model's own gradients. The audit scores the nodes in `data.test_mask`,
     or all nodes if there is no such mask. Without `data.y`, the model's predictions on the clean graph are the labels.
@@ -56,6 +60,8 @@ def audit(
         model: The model.
         data: The graph. `data.names`, if present, holds a name per node for the report.
         by: The adversary. Its seed is replaced by 0, 1, ..., `seeds` - 1.
+        explanation: What explains a prediction: `tree` (attention along the computation tree), `last` (attention of the
+            last layer, as in the paper), `first`, `layer:NAME` or `leave-one-out`, see `fgai.explanations`.
         gain: What the adversary maximises: a name in `fgai.adversaries.GAINS`, on the prediction or the explanation.
         seeds: Number of attacks.
         call: How to call the model; by default, by the signature of `forward`.
@@ -64,33 +70,38 @@ def audit(
         reference: A report whose neighbourhoods this one must contain too, for side-by-side display.
 
     Returns:
-        Metrics on the clean and the attacked graph, baselines, certified shares, and a verdict.
+        Metrics on the clean and the attacked graph, baselines, certified shares, and three grades.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
     >>> report = audit(backbones.build("gat", data), data, NodeInjection(nodes=2, edges=5, steps=2), seeds=2)
-    >>> report.verdict.word in ("stable", "unstable", "degenerate", "unfaithful")
-    True
+    >>> report.explanation, report.grades.answer  # an untrained model is too weak for grades
+    ('tree', 'not shown')
     """
     check_whole(1, seeds=seeds)
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
-    with open_reader(model, call) as read, progress("audit", seeds + 1) as advance:
-        clean = clean_trial(read, data)
+    resolve(explanation)  # raise before the work begins if there is no such explanation
+    with open_reader(model, call) as read, progress("audit", seeds + 2) as advance:
+        clean = clean_trial(read, data, explanation)
         before, baselines = measure(clean), _baselines(model, clean, call)
         advance("clean")
+        tested = _faithfulness(model, clean, call)
+        advance("faithfulness")
         trials: list[Trial] = []
         after: list[dict[str, float]] = []
         for seed in range(seeds):
             trials.append(attacked_trial(by, gain, clean, seed))
             after.append(measure(trials[-1]))
             advance(f"seed {seed}: F1 {after[-1]['f1']:.3f}")
-    moved, views = _select_views(clean.clean, [trial.now for trial in trials], show_nodes, reference)
+        moved, views = _select_views(clean, trials, show_nodes, reference)
     estimates = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
+    adversary = describe(by)
     return AuditReport(
         model=(name or type(model).__name__)[:NAME_LENGTH],
         graph={"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)},
-        adversary=describe(by),
+        explanation=explanation,
+        adversary=adversary,
         gain=gain,
         seeds=seeds,
         clean=before,
@@ -101,9 +112,15 @@ def audit(
         moved=moved,
         views=views,
         names=_names(data, views),
-        verdict=judge(
-            before, {name: estimate.mean for name, estimate in estimates.items()}, baselines, clean.clean.unread
+        faithfulness=tested,
+        grades=grade(
+            before,
+            {metric: estimate.mean for metric, estimate in estimates.items()},
+            baselines,
+            tested.grade if tested else None,
+            adversary["name"],
         ),
+        notes=_notes(clean, tested),
         versions=versions(),
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
@@ -126,18 +143,39 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
     Edges are ranked within each node, so that 1/degree has no influence.
     """
     effect = without_attention(model, clean.graph, call=call)
-    draws = [random_attention(clean.clean.explanation, seed) for seed in range(RANDOM_DRAWS)]
+    draws = [random_attention(clean.ranking, seed) for seed in range(RANDOM_DRAWS)]
     slopes = Estimate.of([deletion_slope(clean, draw, "most", "node") for draw in draws])
     return {
-        "f_slope_most": deletion_slope(clean, clean.clean.explanation, "most", "node"),
-        "f_slope_least": deletion_slope(clean, clean.clean.explanation, "least", "node"),
+        "f_slope_most": deletion_slope(clean, clean.ranking, "most", "node"),
+        "f_slope_least": deletion_slope(clean, clean.ranking, "least", "node"),
         "f_slope_random": slopes.mean,
         "f_slope_random_deviation": slopes.deviation,
         "g_tvd_uniform": effect.g_tvd,
         "changed_uniform": effect.changed,
-        "overlap_randomised": list(cascading_randomisation(model, clean.graph, call=call).values())[-1],
+        "overlap_randomised": overlap_at_random(model, clean.graph, clean.explanation, call=call),
         "f1_largest_class": float(clean.labels.bincount().max() / len(clean.labels)),
     }
+
+
+def _faithfulness(model: nn.Module, clean: Trial, call: Call | None) -> Faithfulness | None:
+    """The test of faithfulness on the clean graph; None if the model does not predict one row per node."""
+    if len(clean.clean.logits) != int(clean.graph.num_nodes or 0):
+        return None
+    return measure_faithfulness(model, clean.graph, clean.explanation, call=call)
+
+
+def _notes(clean: Trial, tested: Faithfulness | None) -> tuple[str, ...]:
+    """What a reader must know about the explanation and the tests."""
+    notes = [*clean.attribution.notes]
+    if clean.layers is None:
+        notes.append(f"V_{TOP} and g-JSD are means over {len(clean.nodes)} random nodes")
+    notes += [note for note in (tested.notes if tested else ()) if note not in notes]
+    if tested is None:
+        notes.append("the model predicts for pairs of nodes, so faithfulness was not tested")
+    if clean.clean.unread:
+        names = ", ".join(name or "the model itself" for name in clean.clean.unread)
+        notes.append(f"attention inside {names} is not read; the grades are about the attention over edges")
+    return tuple(notes)
 
 
 def _certified(clean: Trial) -> dict[str, float]:
@@ -156,14 +194,16 @@ def _curves(clean: Trial, trials: list[Trial]) -> Curves:
 
 
 def _select_views(
-    clean: Reading, attacks: list[Reading], show_nodes: Sequence[int], reference: AuditReport | None
+    clean: Trial, trials: list[Trial], show_nodes: Sequence[int], reference: AuditReport | None
 ) -> tuple[tuple[NodeShift, ...], tuple[Neighbourhood, ...]]:
     """The nodes that changed most, and the neighbourhoods of these nodes and of the requested ones."""
-    overlap = torch.stack([top_overlap(clean.explanation, now.explanation) for now in attacks])
-    moved = _moved(clean, attacks, overlap)
+    compared, _ = node_overlap(trials[0])
+    overlap = torch.stack([node_overlap(trial)[1] for trial in trials])
+    moved = _moved(clean, trials, compared, overlap)
     nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *show_nodes), ())
     nodes |= {view.node: view.neighbours for view in (reference.views if reference else ())}
-    return moved, neighbourhoods(nodes, clean.explanation, [now.explanation for now in attacks], overlap)
+    worst = dict(zip(compared.tolist(), overlap.nan_to_num(1.0).argmin(0).tolist(), strict=True))
+    return moved, neighbourhoods(nodes, clean.attribution, [trial.attribution for trial in trials], worst)
 
 
 def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
@@ -173,18 +213,19 @@ def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
     return {} if names is None else {str(node): str(names[node])[:NAME_LENGTH] for node in nodes if node < len(names)}
 
 
-def _moved(clean: Reading, attacks: list[Reading], overlaps: Tensor) -> tuple[NodeShift, ...]:
-    """The nodes with the lowest mean V_k over seeds; ties are ordered by the mean change of attention."""
+def _moved(clean: Trial, trials: list[Trial], compared: Tensor, overlaps: Tensor) -> tuple[NodeShift, ...]:
+    """The nodes with the lowest mean V_k over seeds; ties are ordered by the mean change of the explanation."""
     overlap = overlaps.mean(0)
-    distance = torch.stack([shift(clean.explanation, a.explanation) for a in attacks]).mean(0)
-    predictions = [reading.probs.argmax(-1).tolist() for reading in (clean, *attacks)]
-    predictions = predictions if len(clean.logits) == len(overlap) else []  # a link model predicts for pairs of nodes
-    nodes = (~overlap.isnan()).nonzero().flatten()
-    order = nodes[distance[nodes].argsort(descending=True, stable=True)]
+    distance = torch.stack([node_shift(trial) for trial in trials]).mean(0)
+    predictions = [reading.probs.argmax(-1).tolist() for reading in (clean.clean, *(trial.now for trial in trials))]
+    if len(clean.clean.logits) != clean.attribution.num_nodes:
+        predictions = []  # a link model predicts for pairs of nodes
+    rows = (~overlap.isnan()).nonzero().flatten()
+    order = rows[distance[rows].argsort(descending=True, stable=True)]
     order = order[overlap[order].argsort(stable=True)][:MAX_SHIFTS]
     return tuple(
-        NodeShift(node, float(overlap[node]), float(distance[node]), *_predictions_at(node, predictions))
-        for node in order.tolist()
+        NodeShift(node, float(overlap[row]), float(distance[row]), *_predictions_at(node, predictions))
+        for row, node in zip(order.tolist(), compared[order].tolist(), strict=True)
     )
 
 

@@ -15,9 +15,14 @@ from fgai.auditing.audit import audit
 from fgai.auditing.record import AuditReport, notebook_html, write
 from fgai.calling import Call
 from fgai.errors import SettingError
+from fgai.explanations import compare_nodes
 from fgai.files import jsonable
+from fgai.grades import GRADES
 from fgai.metrics import g_tvd, top_overlap
-from fgai.reading import Reading, read
+from fgai.reading import open_reader
+from fgai.trial import Trial, clean_trial
+
+COLUMNS = {"f1": "F1", "overlap": "V_5", "g_tvd": "g-TVD"}  # the metrics of the table
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,13 @@ class Agreement:
     closeness: float  # total variation distance of the predictions
 
     @classmethod
-    def between(cls, first: Reading, other: Reading) -> Agreement:
-        """Compare the readings of two models on the same graph."""
-        return cls(float(top_overlap(first.explanation, other.explanation).nanmean()), g_tvd(first, other))
+    def between(cls, first: Trial, other: Trial) -> Agreement:
+        """Compare two models on the same clean graph."""
+        if first.layers is not None and other.layers is not None:
+            overlap = top_overlap(first.layers[0], other.layers[0])
+        else:
+            overlap = compare_nodes(first.attribution, other.attribution, first.nodes).overlap
+        return cls(float(overlap.nanmean()), g_tvd(first.clean, other.clean))
 
 
 @dataclass(frozen=True)
@@ -40,14 +49,20 @@ class Comparison:
     reports: Mapping[str, AuditReport]
     agreement: Mapping[str, Agreement]  # of each model to the first
 
-    def markdown(self) -> str:
-        """One row per model, clean -> attacked."""
-        columns = ("f1", "g_tvd", "g_jsd", "overlap", "f_slope_plus", "f_slope_minus", "nonuniformity")
-        rows = [f"| model | verdict | {' | '.join(columns)} |", f"| --- | --- |{' --- |' * len(columns)}"]
+    def table(self) -> list[tuple[str, ...]]:
+        """One row per model: the grades, and main metrics on the clean and the attacked graph."""
+        rows: list[tuple[str, ...]] = [("model", "trusted", *GRADES, *COLUMNS.values())]
         for name, report in self.reports.items():
-            cells = [f"{report.clean[c]:.3g} → {report.attacked[c].mean:.3g}" for c in columns]
-            rows.append(f"| {name} | {report.verdict.word} | {' | '.join(cells)} |")
-        return "\n".join(rows) + "\n"
+            grades = dict(report.grades.items())
+            values = [grades[name].value if name in grades else "-" for name in GRADES]
+            changes = [f"{report.clean[metric]:.3f} → {report.attacked[metric].mean:.3f}" for metric in COLUMNS]
+            rows.append((name, report.grades.answer, *values, *changes))
+        return rows
+
+    def markdown(self) -> str:
+        """One row per model, clean → attacked."""
+        head, *rows = [f"| {' | '.join(row)} |" for row in self.table()]
+        return "\n".join([head, f"|{' --- |' * len(self.table()[0])}", *rows]) + "\n"
 
     def text(self) -> str:
         """The text of all reports."""
@@ -62,7 +77,12 @@ class Comparison:
         write(self, path)
 
     def __str__(self) -> str:
-        return self.markdown()
+        """The table with aligned columns, and for each model the reasons of its grades."""
+        rows = self.table()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
+        reasons = [f"{name}: {report.grades.line}" for name, report in self.reports.items()]
+        return "\n".join([*lines, "", *reasons])
 
     def _repr_html_(self) -> str:
         return notebook_html(self)
@@ -73,6 +93,7 @@ def compare(
     data: Data,
     by: Adversary = NodeInjection(),
     *,
+    explanation: str = "tree",
     gain: str = "cross-entropy",
     seeds: int = 5,
     call: Call | Mapping[str, Call | None] | None = None,
@@ -85,6 +106,7 @@ def compare(
             contain the same neighbourhoods.
         data: The graph.
         by: The adversary.
+        explanation: Name of the explanation, see `audit`.
         gain: What the adversary maximises, a name in `fgai.adversaries.GAINS`.
         seeds: Number of attacks per model.
         call: How to call the models, or one call per name; by default, by the signature of `forward`.
@@ -110,6 +132,7 @@ def compare(
             model,
             data,
             by,
+            explanation=explanation,
             gain=gain,
             seeds=seeds,
             call=calls.get(name),
@@ -117,6 +140,14 @@ def compare(
             show_nodes=show_nodes,
             reference=reference,
         )
-    readings = {name: read(model, data, calls.get(name)) for name, model in models.items()}
-    first = next(iter(readings.values()))
-    return Comparison(reports, {name: Agreement.between(first, reading) for name, reading in readings.items()})
+    trials = {name: _clean_trial(model, data, explanation, calls.get(name)) for name, model in models.items()}
+    first = next(iter(trials.values()))
+    return Comparison(reports, {name: Agreement.between(first, trial) for name, trial in trials.items()})
+
+
+def _clean_trial(model: nn.Module, data: Data, explanation: str, call: Call | None) -> Trial:
+    """The trial of the clean graph, with its explanation."""
+    with open_reader(model, call) as read:
+        trial = clean_trial(read, data, explanation)
+        trial.attribution  # noqa: B018, computed while the reader is open
+    return trial

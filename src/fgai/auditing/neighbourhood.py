@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgai.attention import Attention
+from fgai.explanations import Attribution
 from fgai.metrics.explanation import TOP
 from fgai.topk import topk_mask
 
@@ -19,16 +19,17 @@ Link = tuple[int, int, float | None, float | None]  # source, target, weight bef
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """A node, its most attended neighbours, and the attention on the links between them, before and after one attack.
+    """A node, its most attended neighbours, and the weights of the links between them, before and after one attack.
 
-    Nodes with a number of at least the graph's number of nodes are injected.
+    If the explanation has edges further away, the ends of its top k edges are shown too. Nodes with a number of at
+    least the graph's number of nodes are injected.
     """
 
     node: int
     seed: int
     neighbours: tuple[int, ...]  # by the larger of both weights, descending
     links: tuple[Link, ...]  # those into `node` first
-    top_before: tuple[int, ...]  # the top k neighbours on the clean graph
+    top_before: tuple[int, ...]  # the sources of the top k edges on the clean graph
     top_after: tuple[int, ...]
     unseen: int  # number of neighbours left out
 
@@ -38,72 +39,83 @@ class Neighbourhood:
         return ("kept" if now else "lost") if was else ("new" if now else "other")
 
 
-class AttentionIndex:
-    """Attention weights of one layer, averaged over heads, indexed by target node.
+class Weights:
+    """The weights of edges for single nodes under one explanation.
 
-    >>> index = AttentionIndex(Attention(torch.tensor([[0.7], [0.3], [1.0]]), torch.tensor([[0, 1, 2], [2, 2, 0]]), 3))
-    >>> index.into(2), index.topk(2)
-    ({0: 0.7, 1: 0.3}, (0, 1))
+    >>> from fgai.attention import Attention
+    >>> from fgai.explanations import attribution
+    >>> edges = torch.tensor([[0, 1, 2], [2, 2, 0]])
+    >>> attention = Attention(torch.tensor([[0.7], [0.3], [1.0]]), edges, 3)
+    >>> of_node = Weights(attribution("last", {"conv": attention})).of(2)
+    >>> of_node.into, of_node.top, of_node.among({0, 2})
+    ({0: 0.7, 1: 0.3}, (0, 1), {(2, 0): 1.0})
     """
 
-    def __init__(self, explanation: Attention) -> None:
-        merged = explanation.mean_heads().coalesce()
-        self._source, target = merged.edge_index.cpu()
-        self._weight = merged.weight[:, 0].cpu()
-        self._top = topk_mask(self._weight, target, merged.num_targets, TOP)
-        self._start = torch.searchsorted(target, torch.arange(merged.num_targets + 1)).tolist()
+    def __init__(self, attribution: Attribution) -> None:
+        self._attribution = attribution
+        self._layer = attribution.total().cpu() if len(attribution.layers) == 1 else None
 
-    def into(self, node: int) -> dict[int, float]:
-        """The weight of each neighbour of a node; empty if the graph does not have the node."""
-        part = self._part(node)
-        return dict(zip(self._source[part].tolist(), map(_round, self._weight[part].tolist()), strict=True))
+    def of(self, node: int) -> NodeWeights:
+        """The weights for one node; empty if the graph does not have the node."""
+        if node >= self._attribution.num_nodes:
+            return NodeWeights(node, {}, (), frozenset(), torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
+        rows = self._attribution.of_nodes(torch.tensor([node]))
+        ends, weight = rows.edge_index[:, rows.edge].cpu(), rows.weight.cpu()
+        own = ends[1] == node
+        into = dict(zip(ends[0, own].tolist(), map(_round, weight[own].tolist()), strict=True))
+        top = ends[:, topk_mask(weight, torch.zeros_like(ends[0]), 1, TOP)].tolist()
+        required = frozenset((*top[0], *top[1]))
+        if self._layer is not None:  # the other edges of the layer have no weight for this node
+            ends, weight = self._attribution.edge_index.cpu(), self._layer
+        return NodeWeights(node, into, tuple(dict.fromkeys(top[0])), required, ends, weight)
 
-    def topk(self, node: int) -> tuple[int, ...]:
-        """The top k neighbours of a node."""
-        part = self._part(node)
-        return tuple(self._source[part][self._top[part]].tolist())
 
-    def among(self, nodes: Sequence[int]) -> dict[tuple[int, int], float]:
-        """The weights of the edges between these nodes, without self-loops, by (source, target)."""
-        sources_of_interest = torch.tensor(nodes)
-        links = {}
-        for node in nodes:
-            part = self._part(node)
-            mask = torch.isin(self._source[part], sources_of_interest)
-            sources, weights = self._source[part][mask].tolist(), self._weight[part][mask].tolist()
-            links |= {(source, node): _round(w) for source, w in zip(sources, weights, strict=True) if source != node}
-        return links
+@dataclass(frozen=True)
+class NodeWeights:
+    """The weights of edges for one node."""
 
-    def _part(self, node: int) -> slice:
-        return slice(*self._start[node : node + 2]) if node + 1 < len(self._start) else slice(0, 0)
+    node: int
+    into: Mapping[int, float]  # by source, of the edges into the node
+    top: tuple[int, ...]  # the sources of the top k edges
+    required: frozenset[int]  # the ends of the top k edges
+    ends: Tensor  # [2, K]
+    weight: Tensor  # [K]
+
+    def among(self, nodes: set[int]) -> dict[tuple[int, int], float]:
+        """The weights of the edges between these nodes that are not into the node, without self-loops."""
+        inside = torch.isin(self.ends, torch.tensor(sorted(nodes))).all(0)
+        inside &= (self.ends[0] != self.ends[1]) & (self.ends[1] != self.node)
+        pairs = zip(*self.ends[:, inside].tolist(), strict=True)
+        return dict(zip(pairs, map(_round, self.weight[inside].tolist()), strict=True))
 
 
 def neighbourhood(
-    node: int, seed: int, before: AttentionIndex, after: AttentionIndex, requested: Sequence[int] = ()
+    node: int, seed: int, before: NodeWeights, after: NodeWeights, requested: Sequence[int] = ()
 ) -> Neighbourhood:
-    """The view of a node: its top and requested neighbours, then others by weight, and the links among them."""
-    old, new, first, then = before.into(node), after.into(node), before.topk(node), after.topk(node)
-    required = (old | new).keys() & {*first, *then, *requested}
-    ranked = sorted(old | new, key=lambda s: (s not in required, -max(old.get(s, 0.0), new.get(s, 0.0)), s))
+    """The view of a node: the ends of its top edges, the requested neighbours, then others by weight."""
+    old, new = before.into, after.into
+    required = before.required | after.required | ({*old, *new} & {*requested})
+    ranked = sorted(
+        {*old, *new, *required}, key=lambda s: (s not in required, -max(old.get(s, 0.0), new.get(s, 0.0)), s)
+    )
     selected = ranked[: max(MAX_NEIGHBOURS, len(required))]
-    own = [(source, node, old.get(source), new.get(source)) for source in selected]
+    own = [(source, node, old.get(source), new.get(source)) for source in selected if source in old or source in new]
     return Neighbourhood(
         node,
         seed,
         tuple(source for source in selected if source != node),
-        (*own, *_links_among(node, selected, before, after)),
-        first,
-        then,
+        (*own, *_links_among({*selected} - {node}, before, after)),
+        before.top,
+        after.top,
         len(ranked) - len(selected),
     )
 
 
-def _links_among(node: int, selected: Sequence[int], before: AttentionIndex, after: AttentionIndex) -> list[Link]:
+def _links_among(nodes: set[int], before: NodeWeights, after: NodeWeights) -> list[Link]:
     """The links among the neighbours, the strongest first."""
-    nodes = sorted({*selected} - {node})
     old, new = before.among(nodes), after.among(nodes)
-    strongest = sorted(old | new, key=lambda ends: (-max(old.get(ends, 0.0), new.get(ends, 0.0)), ends))[:MAX_LINKS]
-    return [(*ends, old.get(ends), new.get(ends)) for ends in strongest]
+    strongest = sorted({**old, **new}, key=lambda ends: (-max(old.get(ends, 0.0), new.get(ends, 0.0)), ends))
+    return [(*ends, old.get(ends), new.get(ends)) for ends in strongest[:MAX_LINKS]]
 
 
 def _round(weight: float) -> float:
@@ -112,14 +124,14 @@ def _round(weight: float) -> float:
 
 
 def neighbourhoods(
-    nodes: Mapping[int, Sequence[int]], clean: Attention, attacks: Sequence[Attention], overlap: Tensor
+    nodes: Mapping[int, Sequence[int]], clean: Attribution, attacks: Sequence[Attribution], worst: Mapping[int, int]
 ) -> tuple[Neighbourhood, ...]:
-    """The views of nodes, each under the attack that left the least of its top k.
+    """The views of nodes. `nodes` maps a node to the neighbours that its view must contain.
 
-    `nodes` maps a node to the neighbours that its view must contain. `overlap` [attacks, N] is V_k of each attack.
+    `worst` maps a node to the attack that its view shows; by default, the first.
     """
-    before, after = AttentionIndex(clean), [AttentionIndex(attack) for attack in attacks]
-    worst = overlap.nan_to_num(1.0).argmin(0).tolist()
+    before, after = Weights(clean), [Weights(attack) for attack in attacks]
     return tuple(
-        neighbourhood(node, worst[node], before, after[worst[node]], required) for node, required in nodes.items()
+        neighbourhood(node, worst.get(node, 0), before.of(node), after[worst.get(node, 0)].of(node), required)
+        for node, required in nodes.items()
     )

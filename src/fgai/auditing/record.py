@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from fgai.auditing.neighbourhood import Neighbourhood
-from fgai.auditing.verdict import Verdict
-from fgai.errors import DataError
+from fgai.errors import DataError, FGAIError
+from fgai.faithfulness import Faithfulness
 from fgai.files import atomic_write, checked_suffix, jsonable
+from fgai.grades import Grades, grade, grade_faithful
 from fgai.metrics import METRICS
 from fgai.readers import read_json
 from fgai.records import record
@@ -47,7 +48,7 @@ def notebook_html(report: Any) -> str:
 
 
 REMEDY = "AuditReport.save writes one to a .json file"
-DECIDING_BASELINES = ("f1_largest_class", "g_tvd_uniform", "overlap_randomised")  # a verdict needs them
+DECIDING_BASELINES = ("f1_largest_class", "g_tvd_uniform", "overlap_randomised")  # the grades need them
 REQUIRED = ("f1", "overlap", "g_tvd")  # metrics that every text and page shows
 NAME_LENGTH = 1_000  # maximum characters of a name in a file
 MAX_NODE = 2**53  # node numbers are smaller: JavaScript cannot represent larger integers exactly
@@ -109,6 +110,7 @@ class AuditReport:
     Attributes:
         model: Name of the model.
         graph: Number of nodes and edges.
+        explanation: Name of the explanation.
         adversary: Name and settings of the adversary.
         gain: What the adversary maximised.
         seeds: Number of attacks.
@@ -120,13 +122,16 @@ class AuditReport:
         moved: The nodes whose explanation changed most.
         views: Neighbourhoods of these nodes and of the requested ones.
         names: Names of the nodes in `views`, if the graph has names.
-        verdict: One word and its reasons.
+        faithfulness: The test of faithfulness; None if the model predicts for pairs of nodes.
+        grades: Used, faithful, stable, each with its reason, and a summary line.
+        notes: What the explanation omits, and what was not tested.
         versions: Versions of the packages.
         guaranteed: Mean V_5, by radius, below which no perturbation of the attention leads.
     """
 
     model: str
     graph: Mapping[str, int]
+    explanation: str
     adversary: Mapping[str, Any]
     gain: str
     seeds: int
@@ -138,7 +143,9 @@ class AuditReport:
     moved: tuple[NodeShift, ...]
     views: tuple[Neighbourhood, ...]
     names: Mapping[str, str]
-    verdict: Verdict
+    faithfulness: Faithfulness | None
+    grades: Grades
+    notes: tuple[str, ...]
     versions: Mapping[str, str]
     guaranteed: Mapping[str, float] = field(default_factory=dict)
 
@@ -146,48 +153,69 @@ class AuditReport:
         """The nodes whose explanation changed most."""
         return self.moved[:count]
 
-    def lines(self) -> list[tuple[str, str, str, str]]:
-        """The rows of a table: metric, clean value, attacked value with its spread, better direction."""
-        return [
-            (
-                name,
-                f"{self.clean[name]:.4g}",
-                f"{value.mean:.4g} ± {value.deviation:.2g} [{value.low:.4g}, {value.high:.4g}]",
-                METRICS[name].better,
-            )
-            for name, value in self.attacked.items()
-        ]
+    def lines(self) -> list[tuple[str, str, str, str, str]]:
+        """The rows of a table: metric, clean value, mean attacked value, change, better direction.
+
+        With several seeds, the attacked value has a 95 % interval of the mean. Metrics of the released code are left
+        out; `attacked` has them.
+        """
+        rows = []
+        for name, value in self.attacked.items():
+            if not name.endswith("_released"):
+                spread = f" [{value.low:.4g}, {value.high:.4g}]" if self.seeds > 1 else ""
+                change = f"{value.mean - self.clean[name]:+.3g}"
+                better = METRICS[name].better
+                rows.append((name, f"{self.clean[name]:.4g}", f"{value.mean:.4g}{spread}", change, better))
+        return rows
+
+    @property
+    def head(self) -> tuple[str, str, str, str, str]:
+        """The heads of the columns of `lines`."""
+        return "metric", "clean", "attacked [95 %]" if self.seeds > 1 else "attacked", "change", "better"
 
     @property
     def title(self) -> str:
-        """The model, the adversary with its settings, the gain and the seeds."""
+        """The model, the explanation, the adversary with its settings, the gain and the seeds."""
         settings = ", ".join(
             f"{name}={value!s:.200}" for name, value in self.adversary.items() if name not in ("name", "seed")
         )
-        return f"{self.model} under {self.adversary['name']}({settings}), gain {self.gain}, {self.seeds} seed(s)"
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return (
+            f"{self.model}, explanation '{self.explanation}', under {self.adversary['name']}({settings}), "
+            f"gain {self.gain}, {seeds}"
+        )
 
     @property
     def proved(self) -> str:
         """A sentence with the certified shares, which hold for any attack in attention space."""
         shares = ", ".join(f"{self.certified[radius]:.1%} within {radius}" for radius in TEXT_RADII)
         return (
-            f"Certified (exact, l1, attention space): the top 5 of nodes with more neighbours stays whole for {shares}"
+            "Certified (exact, l1, attention of the last layer): the top 5 of nodes with more neighbours stays whole "
+            f"for {shares}"
         )
 
     def text(self) -> str:
         """The report as text for a terminal."""
-        rows = [("", "clean", "attacked: mean ± deviation [95 %]", "better"), *self.lines()]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        rows = [self.head, *self.lines()]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.head))]
         body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        reasons = map("  because {}".format, self.verdict.reasons)
-        return "\n".join([self.title, f"Verdict: {self.verdict.word}", *reasons, *body, self.proved])
+        grades = [f"  {name:<8}  {one.value:<12}  {one.sentence}" for name, one in self.grades.items()]
+        notes = [f"Note: {note}." for note in self.notes]
+        return "\n".join([self.title, self.answer, *grades, "", *body, "", self.proved, *notes])
+
+    @property
+    def answer(self) -> str:
+        """One line: can the explanation be trusted? If there are no grades, with the reason."""
+        if self.grades.items():
+            return f"Can it be trusted? {self.grades.answer.capitalize()}."
+        return self.grades.line
 
     def markdown(self) -> str:
         """The report as Markdown."""
-        head = ["| metric | clean | attacked: mean ± deviation [95 %] | better |", "| --- | --- | --- | --- |"]
-        reasons = "; ".join(self.verdict.reasons)
+        head = [f"| {' | '.join(self.head)} |", f"|{' --- |' * len(self.head)}"]
+        grades = [f"- **{name}**: {one.value}. {one.sentence}" for name, one in self.grades.items()]
         rows = [f"| {' | '.join(row)} |" for row in self.lines()]
-        return "\n".join([f"{self.title}\n\n**{self.verdict.word}**: {reasons}\n", *head, *rows, ""])
+        return "\n".join([f"{self.title}\n\n**{self.answer}**\n", *grades, "", *head, *rows, ""])
 
     def json(self) -> str:
         """The report as JSON; numbers that are not finite become null."""
@@ -219,13 +247,14 @@ def _first_problem(report: AuditReport) -> str:
     mentioned = [node for view in report.views for node in _mentioned_nodes(view)]
     lengths = {len(curve) for part in (report.curves.clean, report.curves.attacked) for curve in part.values()}
     texts = [report.model, report.gain, *report.names.values(), *report.versions.values(), *report.versions]
+    texts += [report.explanation, *report.notes, report.grades.line, *(g.sentence for _, g in report.grades.items())]
     texts += [text for pair in report.adversary.items() for text in pair if isinstance(text, str)]
     tests = {
         "its graph has no number of nodes and edges": nodes < 0 or report.graph.get("edges", -1) < 0,
         "its adversary has no name": not isinstance(report.adversary.get("name"), str),
         f"{min(unknown, default='')[:60]!r} is not a metric": bool(unknown),
         "metrics are missing": not {*REQUIRED} <= report.attacked.keys() <= report.clean.keys(),
-        "a number that decides the verdict is missing": not {*DECIDING_BASELINES} <= report.baselines.keys()
+        "a number that decides the grades is missing": not {*DECIDING_BASELINES} <= report.baselines.keys()
         or any(not _is_number(str(report.baselines.get(name))) for name in ("f1_largest_class", "g_tvd_uniform")),
         f"{report.seeds} seeds do not have a value each": any(
             len(value.values) != report.seeds for value in report.attacked.values()
@@ -242,9 +271,24 @@ def _first_problem(report: AuditReport) -> str:
             not {*link[:2]} <= {view.node, *view.neighbours} for view in report.views for link in view.links
         ),
         "a node is shown twice": len({view.node for view in report.views}) < len(report.views),
+        "its grades do not follow from its numbers": not _grades_follow(report),
         f"a name is longer than {NAME_LENGTH} characters": any(len(text) > NAME_LENGTH for text in texts),
     }
     return next((why for why, wrong in tests.items() if wrong), "")
+
+
+def _grades_follow(report: AuditReport) -> bool:
+    """Whether the grades of a loaded report are those of its numbers."""
+    tested, means = report.faithfulness, {name: value.mean for name, value in report.attacked.items()}
+    try:
+        again = grade(report.clean, means, report.baselines, tested.grade if tested else None, "")
+    except (FGAIError, KeyError):
+        return False
+    decided = tested is not None and tested.grade.value != "unknown"
+    if tested and decided and tested.grade.value != grade_faithful(tested.necessity, tested.against_least).value:
+        return False
+    one = {name: one.value for name, one in report.grades.items()}
+    return one == {name: one.value for name, one in again.items()} and report.grades.answer == again.answer
 
 
 def _mentioned_nodes(view: Neighbourhood) -> tuple[int, ...]:

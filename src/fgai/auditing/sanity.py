@@ -10,12 +10,15 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.attention import Attention, uniform
+from fgai.attention import uniform
 from fgai.calling import Call
-from fgai.metrics import g_tvd, micro_f1, top_overlap
-from fgai.reading import open_reader, read
+from fgai.explanations import Attribution, Explanation, compare_nodes
+from fgai.metrics import g_tvd, micro_f1
+from fgai.metrics.explanation import TOP
+from fgai.reading import open_reader
 from fgai.seeding import seeded
 from fgai.topk import effective_k
+from fgai.trial import sample_nodes
 
 
 @dataclass(frozen=True)
@@ -41,29 +44,74 @@ def without_attention(model: nn.Module, data: Data, *, call: Call | None = None)
 
 
 def cascading_randomisation(
-    model: nn.Module, data: Data, *, k: int | float = 5, seed: int = 0, call: Call | None = None
+    model: nn.Module,
+    data: Data,
+    explanation: str | Explanation = "tree",
+    *,
+    k: int | float = 5,
+    seed: int = 0,
+    call: Call | None = None,
 ) -> Mapping[str, float]:
     """V_k between the explanation of a model and that of a copy whose layers are randomised one by one, last first.
 
     Keys are the layers in the order of randomisation; each stays random. If the top k does not change, the explanation
-    does not depend on what the model has learnt. Nodes with at most k neighbours are ignored: their top k is fixed.
+    does not depend on what the model has learnt. Nodes with at most k edges are ignored: their top k is fixed.
+
+    Args:
+        model: The model. It is not changed.
+        data: The graph.
+        explanation: Name of the explanation, see `fgai.explanations`.
+        k: Size of the top k: a number of edges, or a fraction of them.
+        seed: Random seed of the parameters.
+        call: How to call the model; by default, by the signature of `forward`.
+
+    Returns:
+        The mean of V_k over nodes, by layer; NaN if no node has more than k edges.
     """
-    before, randomised = read(model, data, call).explanation, copy.deepcopy(model)
-    overlaps = {}
+    before, randomised, overlaps = _attribution(model, data, explanation, call), copy.deepcopy(model), {}
     with seeded(seed):
         for name, layer in reversed(list(randomised.named_modules())):
-            own = list(layer.parameters(recurse=False))
-            for parameter in own:
-                noise = torch.randn(parameter.shape, dtype=parameter.dtype).to(
-                    parameter.device
-                )  # the same on any device
-                parameter.data = parameter.data.std(correction=0).clamp(min=0.1) * noise
-            if own:
-                overlaps[name] = _mean_overlap(before, read(randomised, data, call).explanation, k)
+            if _randomise(layer):
+                overlaps[name] = _mean_overlap(before, _attribution(randomised, data, explanation, call), k)
     return overlaps
 
 
-def _mean_overlap(before: Attention, after: Attention, k: int | float) -> float:
-    """The mean V_k of the nodes with more than k neighbours."""
-    overlap, contested = top_overlap(before, after, k), before.degree > effective_k(k, before.degree)
-    return float(overlap[contested.to(overlap.device)].mean())
+def overlap_at_random(
+    model: nn.Module, data: Data, explanation: str | Explanation = "tree", *, call: Call | None = None
+) -> float:
+    """V_5 between the explanation of a model and that of a copy with random parameters: the end of the cascade.
+
+    Args:
+        model: The model. It is not changed.
+        data: The graph.
+        explanation: Name of the explanation, see `fgai.explanations`.
+        call: How to call the model; by default, by the signature of `forward`.
+
+    Returns:
+        The mean over nodes with more than 5 edges; NaN if there is none.
+    """
+    before, randomised = _attribution(model, data, explanation, call), copy.deepcopy(model)
+    with seeded(0):
+        for _, layer in reversed(list(randomised.named_modules())):
+            _randomise(layer)
+    return _mean_overlap(before, _attribution(randomised, data, explanation, call), TOP)
+
+
+def _attribution(model: nn.Module, data: Data, explanation: str | Explanation, call: Call | None) -> Attribution:
+    with open_reader(model, call) as reader:
+        return reader(data).attribution(explanation, read=reader, graph=data)
+
+
+def _randomise(layer: nn.Module) -> bool:
+    """Replace the parameters that a module holds itself; whether there are any."""
+    own = list(layer.parameters(recurse=False))
+    for parameter in own:
+        noise = torch.randn(parameter.shape, dtype=parameter.dtype).to(parameter.device)  # the same on any device
+        parameter.data = parameter.data.std(correction=0).clamp(min=0.1) * noise
+    return bool(own)
+
+
+def _mean_overlap(before: Attribution, after: Attribution, k: int | float) -> float:
+    """The mean V_k of the nodes with more than k edges."""
+    difference = compare_nodes(before, after, sample_nodes(before), k)
+    return float(difference.overlap[difference.edges > effective_k(k, difference.edges)].mean())

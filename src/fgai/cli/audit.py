@@ -25,6 +25,7 @@ from fgai.cli.options import (
     AttackSeeds,
     DataName,
     Device,
+    ExplanationName,
     Folder,
     Gain,
     Import,
@@ -51,6 +52,7 @@ def audit(
     data: DataName = "",
     adversary: AdversaryName = "node-injection",
     settings: AdversarySettings = None,
+    explanation: ExplanationName = "tree",
     gain: Gain = "cross-entropy",
     seeds: AttackSeeds = 5,
     split: Split = 0,
@@ -67,7 +69,14 @@ def audit(
     loaded = load_model(folder, model, weights)
     graph = placed(loaded.graph(data, split), place)
     result = run_audit(
-        loaded.model.to(place), graph, attack, gain=gain, seeds=seeds, call=loaded.call, name=loaded.name
+        loaded.model.to(place),
+        graph,
+        attack,
+        explanation=explanation,
+        gain=gain,
+        seeds=seeds,
+        call=loaded.call,
+        name=loaded.name,
     )
     if out is not None and out.suffix == ".html":
         report.save(out, result, about=_provenance(loaded.data_name(data), graph))
@@ -114,6 +123,7 @@ def write_report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     adversary: AdversaryName = "node-injection",
     settings: AdversarySettings = None,
+    explanation: ExplanationName = "tree",
     gain: Gain = "cross-entropy",
     seeds: AttackSeeds = 5,
     radius: Annotated[float, typer.Option(help="Radius of the certificate, in the l1 norm of attention.")] = 0.001,
@@ -134,7 +144,9 @@ def write_report(
     graph, about = _common_graph(models, data, split)
     graph, nets = placed(graph, place), {name: one.model.to(place) for name, one in models.items()}
     calls = {name: one.call for name, one in models.items()}
-    comparison = compare(nets, graph, attack, gain=gain, seeds=seeds, call=calls, show_nodes=node or ())
+    comparison = compare(
+        nets, graph, attack, explanation=explanation, gain=gain, seeds=seeds, call=calls, show_nodes=node or ()
+    )
     certificates = {name: run_certify(net, graph, k=TOP, radius=radius, call=calls[name]) for name, net in nets.items()}
     report.save(
         out,

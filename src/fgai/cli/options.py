@@ -23,6 +23,9 @@ Split = Annotated[int, typer.Option(help="Seed of the split, for a model without
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs; the method's default if not given.")]
 AdversaryName = Annotated[str, typer.Option("--adversary", help="An adversary of `fgai ls`.")]
+ExplanationName = Annotated[
+    str, typer.Option("--explanation", help="tree, last, first, layer:NAME or leave-one-out, see `fgai ls`.")
+]
 Gain = Annotated[str, typer.Option(help="What the attack maximises: a gain of `fgai ls`.")]
 AttackSeeds = Annotated[int, typer.Option("--seeds", help="Number of attacks, with the seeds 0, 1, ...")]
 AdversarySettings = Annotated[

@@ -1,7 +1,7 @@
 """Explanations by name: the weight of each edge for the prediction of each node."""
 
 from fgai.explanations.attribution import Attribution, EdgeWeights, attribution
-from fgai.explanations.catalogue import EXPLANATIONS, Explanation, resolve
+from fgai.explanations.catalogue import EXPLANATIONS, Explanation, one_layer, resolve
 from fgai.explanations.compare import Difference, compare_nodes
 from fgai.explanations.leave_one_out import class_logits, value_vectors
 from fgai.explanations.node import AttentionExplanation, Edge, NodeExplanation, explain_node
@@ -19,6 +19,7 @@ __all__ = [
     "class_logits",
     "compare_nodes",
     "explain_node",
+    "one_layer",
     "resolve",
     "value_vectors",
 ]

@@ -133,6 +133,20 @@ class Attribution:
                 value = passed
         return total
 
+    def edge_attention(self) -> Attention:
+        """Return `total` as attention with one head, scaled to sum to one over the edges of each target.
+
+        >>> edges = torch.tensor([[0, 1, 1, 2], [1, 1, 2, 2]])
+        >>> half = Attention(torch.full((4, 1), 0.5), edges, 3)
+        >>> attribution("tree", {"first": half, "last": half}).edge_attention().weight.flatten()
+        tensor([0.5000, 0.5000, 0.5000, 0.5000], dtype=torch.float64)
+        """
+        total, target = self.total(), self.edge_index[1]
+        count = max((layer.num_targets for layer in self.layers), default=0)
+        scale = segment_sum(total.abs(), target, count)[target]
+        weight = total / scale.clamp(min=torch.finfo(total.dtype).tiny)
+        return Attention(weight[:, None], self.edge_index, count)
+
     def max_entries(self) -> Tensor:
         """Return an upper bound on the entries of `of_nodes` per node; [num_nodes]."""
         most = float(2 * len(self.layers) * max(self.edge_index.size(1), 1))
@@ -174,7 +188,7 @@ def attribution(
     tensor([0.7000, 0.3000], dtype=torch.float64)
     """
     _check_chain(sites)
-    each = [attention.detach().double().mean_heads().coalesce() for attention in sites.values()]
+    each = [attention.double().mean_heads().coalesce() for attention in sites.values()]
     ends = torch.cat([attention.edge_index for attention in each], dim=1)
     base = int(ends.max()) + 1 if ends.numel() else 1
     keys, at = edge_keys(ends, base).unique(sorted=True, return_inverse=True)

@@ -57,6 +57,26 @@ def resolve(name: str | Explanation) -> Explanation:
     return EXPLANATIONS[name]
 
 
+def one_layer(name: str | Explanation, sites: Mapping[str, Attention]) -> Attention | None:
+    """Return the attention that an explanation consists of, or None if it is not the attention of one layer.
+
+    Args:
+        name: Name of an explanation, or a function.
+        sites: The attention by site, in the order of execution.
+
+    >>> import torch
+    >>> attention = Attention(torch.tensor([[1.0]]), torch.tensor([[0], [1]]), num_targets=2)
+    >>> one_layer("last", {"conv": attention}) is attention, one_layer("tree", {"conv": attention})
+    (True, None)
+    """
+    if name in ("last", "first"):
+        ordered = list(sites.values())
+        return ordered[-1 if name == "last" else 0]
+    if isinstance(name, str) and name.startswith("layer:"):
+        return sites[_checked_site(name.removeprefix("layer:"), sites)]
+    return None
+
+
 @EXPLANATIONS.register("tree")
 def tree(reading: Answer, read: Any = None, graph: Any = None, *, skip: float = SKIP) -> Attribution:
     """Attention along the computation tree (GAtt): products of attention on each path, summed over the layers.
@@ -113,12 +133,16 @@ def first(reading: Answer, read: Any = None, graph: Any = None) -> Attribution:
 
 def layer(reading: Answer, read: Any = None, graph: Any = None, *, site: str) -> Attribution:
     """The attention of the layer `site`, mean over heads."""
-    if site not in reading.attention:
-        raise UnknownNameError(f"no attention layer is called '{site}'; this reading has {list(reading.attention)}")
-    return _one_layer(f"layer:{site}", reading, site)
+    return _one_layer(f"layer:{site}", reading, _checked_site(site, reading.attention))
 
 
 EXPLANATIONS.add("leave-one-out", leave_one_out)
+
+
+def _checked_site(site: str, sites: Mapping[str, Attention]) -> str:
+    if site not in sites:
+        raise UnknownNameError(f"no attention layer is called '{site}'; this reading has {list(sites)}")
+    return site
 
 
 def _one_layer(name: str, reading: Answer, site: str) -> Attribution:

@@ -24,6 +24,7 @@ class Difference:
     nodes: Tensor  # [n]
     overlap: Tensor  # [n], V_k: share of the top k that is in the other's top k; NaN for nodes without edges
     jsd: Tensor  # [n], in [0, log 2]; NaN for nodes without edges
+    edges: Tensor  # [n], edges of the first explanation
 
 
 def compare_nodes(
@@ -60,8 +61,8 @@ def compare_nodes(
         _difference(rows, first, other.of_nodes(rows.nodes), second, k) for rows in one.chunks(nodes, entries // 2)
     ]
     empty = one.layers[-1].weight.new_zeros(0)
-    overlap, jsd = (torch.cat([empty, *(part[number] for part in parts)]) for number in range(2))
-    return Difference(nodes, overlap, jsd)
+    overlap, jsd, edges = (torch.cat([empty, *(part[number] for part in parts)]) for number in range(3))
+    return Difference(nodes, overlap, jsd, edges.long())
 
 
 def _common_edges(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,8 +75,8 @@ def _common_edges(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 def _difference(
     one: EdgeWeights, first: Tensor, other: EdgeWeights, second: Tensor, k: int | float
-) -> tuple[Tensor, Tensor]:
-    """Return V_k and JSD per row; `first` and `second` are the numbers of the edges."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return V_k, JSD and the edges of `one` per row; `first` and `second` are the numbers of the edges."""
     count, size = len(one.nodes), len(first) + len(second)
     keyed = [one.row * size + first[one.edge], other.row * size + second[other.edge]]
     keys, at = torch.cat(keyed).unique(sorted=True, return_inverse=True)
@@ -88,4 +89,4 @@ def _difference(
     own = degree(one.row, count)
     overlap = segment_sum(best[0] * best[1], keys // size, count) / effective_k(k, own)
     jsd = segment_sum(jsd_terms(*spread), keys // size, count)
-    return overlap, torch.where(own > 0, jsd, torch.nan)
+    return overlap, torch.where(own > 0, jsd, torch.nan), own

@@ -94,6 +94,8 @@ def value_vectors(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | 
     with torch.enable_grad():
         reading = read(graph, weight_delta={site: delta})
         clean, target = class_logits(reading.logits), reading.attention[site].target
+        if not clean.requires_grad:  # the logits do not depend on the weights
+            return to_double(torch.zeros(*weight.shape, clean.size(1), device=weight.device))
         columns = [torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T]
     value = torch.stack(columns, dim=2)
     draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)

@@ -4,13 +4,10 @@ from fgai.deletion import f_slope
 from fgai.metrics.base import metric
 from fgai.metrics.explanation import (
     TOP,
-    g_jsd,
-    mean_entropy,
-    mean_nonuniformity,
     released_g_jsd,
     released_g_tvd,
-    top_overlap,
 )
+from fgai.metrics.named import attention_entropy, attention_nonuniformity, explanation_jsd, mean_overlap
 from fgai.metrics.prediction import g_tvd, micro_f1, roc_auc
 
 metric("f1", "higher", "micro-F1 on the evaluated nodes", lambda t: micro_f1(t.predictions, t.labels))
@@ -20,13 +17,13 @@ metric(
     "g_jsd",
     "lower",
     "distance of the explanation from the clean one",
-    lambda t: g_jsd(t.clean.explanation, t.now.explanation),
+    explanation_jsd,
 )
 metric(
     "overlap",
     "higher",
     f"V_{TOP}: share of the clean top {TOP} that stays in the top {TOP}, mean over nodes",
-    lambda t: float(top_overlap(t.clean.explanation, t.now.explanation).nanmean()),
+    mean_overlap,
 )
 metric(
     "f_slope_plus",
@@ -44,18 +41,18 @@ metric(
     "nonuniformity",
     "higher",
     "l1 distance of the attention from 1/degree",
-    lambda t: mean_nonuniformity(t.now.explanation, t.clean.explanation.num_targets),
+    attention_nonuniformity,
 )
 metric(
     "entropy",
     "lower",
     "entropy of the attention divided by that of uniform attention",
-    lambda t: mean_entropy(t.now.explanation, t.clean.explanation.num_targets),
+    attention_entropy,
 )
 metric("g_tvd_released", "lower", "g-TVD as the released code computes it", lambda t: released_g_tvd(t.clean, t.now))
 metric(
     "g_jsd_released",
     "lower",
-    "g-JSD as the released code computes it, row by row",
+    "g-JSD of the last layer as the released code computes it, row by row",
     lambda t: released_g_jsd(t.clean.explanation, t.now.explanation),
 )

@@ -113,7 +113,8 @@ def content(
         "attack": first.title.removeprefix(first.model).strip(),
         "models": list(reports),
         "nodes": first.graph["nodes"],
-        "verdicts": [_verdict(name, report) for name, report in reports.items()],
+        "explanation": first.explanation,
+        "grades": [_grades(name, report) for name, report in reports.items()],
         "tables": [_properties(comparison, proofs), _metrics(reports)],
         "charts": [*curve_charts(reports), *certified_charts(reports, proofs), *history_charts(trainings)],
         "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
@@ -137,8 +138,16 @@ def clip_texts(value: Any) -> Any:
     return value if not isinstance(value, str) or len(value) <= TEXT_LENGTH else f"{value[: TEXT_LENGTH - 1]}…"
 
 
-def _verdict(name: str, report: AuditReport) -> dict[str, Any]:
-    return {"model": name, "word": report.verdict.word, "reasons": report.verdict.reasons, "proved": report.proved}
+def _grades(name: str, report: AuditReport) -> dict[str, Any]:
+    lights = [{"name": grade, "value": g.value, "sentence": g.sentence} for grade, g in report.grades.items()]
+    return {
+        "model": name,
+        "answer": report.grades.answer,
+        "line": report.answer,
+        "lights": lights,
+        "notes": report.notes,
+        "proved": report.proved,
+    }
 
 
 def _properties(comparison: Comparison, proofs: Mapping[str, Certificate]) -> dict[str, Any]:
@@ -197,6 +206,7 @@ def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]
     """What a reader needs to reproduce the report."""
     budget = {name: value for name, value in report.adversary.items() if name not in ("name", "seed")}
     return [
+        ["explanation", report.explanation],
         ["adversary", str(report.adversary["name"])],
         *([name, str(value)] for name, value in budget.items()),
         ["gain", report.gain],

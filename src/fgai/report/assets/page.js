@@ -1,18 +1,20 @@
-// The page, from the verdict down.
-function verdict({ model, word, reasons, proved }) {
+// The page, from the grades down.
+function grades({ model, line, lights, notes, proved }) {
+  const light = ({ name, value, sentence }) =>
+    make("li", {}, make("span", { class: `word ${value}` }, `${name}: ${value}`), " ", sentence);
   return make(
     "div",
     { class: "card" },
     make("h3", {}, model),
-    make("p", {}, make("span", { class: `word ${word}` }, word)),
-    make("ul", {}, ...reasons.map((reason) => make("li", {}, reason))),
-    make("p", { class: "about" }, proved),
+    make("p", {}, line),
+    make("ul", { class: "lights" }, ...lights.map(light)),
+    ...[...notes, proved].map((note) => make("p", { class: "about" }, note)),
   );
 }
 
 document.title = `${shown.title}: ${document.title}`;
 main.replaceChildren(make("p", { class: "about" }, `${shown.title} ${shown.attack}`));
-section("verdict", "Verdict", make("div", { class: "cards" }, ...shown.verdicts.map(verdict)));
+section("grades", "Grades", make("div", { class: "cards" }, ...shown.grades.map(grades)));
 shown.tables.forEach((one, place) => section(`table-${place}`, one.title, table(one.head, one.rows)));
 startTheme();
 charts();
