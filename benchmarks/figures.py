@@ -46,7 +46,11 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
     if method.needs_pretrained:
         start, _ = trained(replace(cell, method="vanilla"), data, models)
     fit = method.fit(start, data)
-    return fit.model, [asdict(epoch) for epoch in fit.history]
+    history = [asdict(epoch) for epoch in fit.history]
+    saved.save(
+        folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), method=cell.method, history=history
+    )
+    return fit.model, history
 
 
 def small(report: AuditReport, nodes: set[int]) -> AuditReport:
