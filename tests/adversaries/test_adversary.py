@@ -21,8 +21,8 @@ from fgai.adversaries import (
     NodeInjection,
     Perturbation,
 )
+from fgai.adversaries.balls import PROJECTIONS
 from fgai.adversaries.perturbation import pairs_of, undirected
-from fgai.adversaries.projections import PROJECTIONS
 from fgai.adversaries.rewiring import _link_effects
 from fgai.errors import DataError, SettingError
 from fgai.graph import segment_sum
