@@ -22,7 +22,7 @@ from fgai.adversaries import GAINS, AttentionBall
 from fgai.attention import Attention
 from fgai.certificates import certified_radius, eviction_costs, guaranteed_overlap, worst_push
 from fgai.certificates.explanation import Norm
-from fgai.certificates.intervals import Interval, softmax_bounds
+from fgai.certificates.intervals import Box, softmax_bounds
 from fgai.metrics import top_overlap
 from fgai.reading import Reader
 
@@ -157,7 +157,7 @@ def boxes(count: int, draw: torch.Generator) -> Iterator[Row]:
     scale = [1000 ** torch.rand(count, generator=draw, dtype=torch.double)[target] for _ in range(2)]
     middle = torch.randn(len(target), generator=draw, dtype=torch.double) * scale[0]
     radius = torch.rand(len(target), generator=draw, dtype=torch.double) * scale[1]
-    box = Interval(middle[:, None], radius[:, None])
+    box = Box(middle[:, None], radius[:, None])
     found = softmax_bounds(box, target, count)
     column = torch.arange(len(target)) - (size.cumsum(0) - size)[target]
     low, high = (

@@ -21,7 +21,7 @@ from fgai.attention import Attention
 from fgai.auditing.verdict import judge
 from fgai.backbones import build
 from fgai.certificates import certified_radius, certify, guaranteed_overlap, interval_bounds, worst_push
-from fgai.certificates.intervals import Interval, _weighted_sum, softmax_bounds
+from fgai.certificates.intervals import Box, _weighted_sum, softmax_bounds
 from fgai.cli import app
 from fgai.divergence import tvd
 from fgai.errors import CallError, DataError, NotFiniteError, SettingError
@@ -86,7 +86,7 @@ def test_an_attack_on_attention_counts_parallel_edges_as_one_neighbour():  # S4
 
 
 def test_the_softmax_bound_holds_where_a_sum_would_cancel():  # S5
-    box = Interval(torch.tensor([[-19.0], [-37.0]]).double(), torch.tensor([[19.0], [0.0]]).double())
+    box = Box(torch.tensor([[-19.0], [-37.0]]).double(), torch.tensor([[19.0], [0.0]]).double())
     bounds = softmax_bounds(box, torch.tensor([0, 0]), 1)
     assert float(bounds.low[0]) == pytest.approx(1 / (1 + math.e), abs=1e-12)
 
@@ -758,7 +758,7 @@ def test_nor_by_the_whole_campaign():  # S4, S5
 
 def test_the_reach_of_a_sum_is_that_of_the_values_spread_around_zero():
     """Values -2, 1 and 5: a tenth of the weight that changes hands moves the sum by at most 0.1 (5 - (-2))."""
-    value = Interval(torch.tensor([-2.0, 1.0, 5.0]).double().view(3, 1, 1), torch.zeros(3, 1, 1).double())
+    value = Box(torch.tensor([-2.0, 1.0, 5.0]).double().view(3, 1, 1), torch.zeros(3, 1, 1).double())
     look = Attention(torch.full((3, 1), 1 / 3).double(), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
     found = _weighted_sum(value, look.weight, torch.full((1, 1), 0.1).double(), look)
     assert float(found.radius) == pytest.approx(0.7) and float(found.middle) == pytest.approx(4 / 3)

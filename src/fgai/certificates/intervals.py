@@ -33,14 +33,14 @@ ROUNDING = 1e-3  # relative to the largest output of a layer
 
 
 @dataclass(frozen=True)
-class Interval:
+class Box:
     """All tensors within `radius` of `middle`, entry by entry."""
 
     middle: Tensor
     radius: Tensor
 
     @classmethod
-    def between(cls, low: Tensor, high: Tensor) -> Interval:
+    def between(cls, low: Tensor, high: Tensor) -> Box:
         """Return the interval with these ends."""
         return cls((low + high) / 2, (high - low) / 2)
 
@@ -54,18 +54,18 @@ class Interval:
         """The upper end."""
         return self.middle + self.radius
 
-    def through(self, monotone: Callable[[Tensor], Tensor]) -> Interval:
+    def through(self, monotone: Callable[[Tensor], Tensor]) -> Box:
         """Return the image under a non-decreasing function."""
-        return Interval.between(monotone(self.low), monotone(self.high))
+        return Box.between(monotone(self.low), monotone(self.high))
 
-    def times(self, matrix: Tensor, bias: Tensor | None = None) -> Interval:
+    def times(self, matrix: Tensor, bias: Tensor | None = None) -> Box:
         """Return an interval that contains the image under x -> x M^T + b.
 
-        >>> Interval(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5])).times(torch.tensor([[1.0, -1.0]])).high
+        >>> Box(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5])).times(torch.tensor([[1.0, -1.0]])).high
         tensor([1.])
         """
         middle = self.middle @ matrix.t()
-        return Interval(middle if bias is None else middle + bias, self.radius @ matrix.t().abs())
+        return Box(middle if bias is None else middle + bias, self.radius @ matrix.t().abs())
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _links(read: Reader, data: Data) -> tuple[Reading, dict[str, _Link] | None]:
 def _reproduces(link: _Link, attention: Attention) -> bool:
     """Whether the formulas, without a perturbation, give the output of the layer with radius 0."""
     x, out = to_double(link.x), to_double(link.out)
-    exact, _ = _layer(link.layer, Interval(x, torch.zeros_like(x)), attention.double())
+    exact, _ = _layer(link.layer, Box(x, torch.zeros_like(x)), attention.double())
     if exact.middle.shape != link.out.shape:
         return False
     error = (exact.middle - out).abs() + exact.radius
@@ -153,7 +153,7 @@ def _bound(site: str, reading: Reading, links: dict[str, _Link], radius: float, 
     attention, link = reading.attention[site].double(), links[site]
     value = link.layer.messages(to_double(link.x))
     push = radius * dual(value.index_select(0, attention.source), attention.target, attention.num_targets, norm)
-    box = Interval(to_double(link.out), link.layer.merge_heads(push)).through(link.activation)
+    box = Box(to_double(link.out), link.layer.merge_heads(push)).through(link.activation)
     shift = push.new_zeros(len(push))
     for later in sites[sites.index(site) + 1 :]:
         box, shift = _layer(links[later].layer, box, reading.attention[later].double())
@@ -161,12 +161,12 @@ def _bound(site: str, reading: Reading, links: dict[str, _Link], radius: float, 
     return _interval_bound(site, reading, box, shift)
 
 
-def _interval_bound(site: str, reading: Reading, box: Interval, shift: Tensor) -> IntervalBound:
+def _interval_bound(site: str, reading: Reading, box: Box, shift: Tensor) -> IntervalBound:
     """Return the bounds that follow from a box of logits."""
     logits = to_double(binary_logits(reading))
     if logits.size(1) > box.middle.size(1):  # a single logit belongs to the second class; the first has logit 0
-        box = Interval(*(torch.cat([torch.zeros_like(part), part], dim=1) for part in (box.middle, box.radius)))
-    change = Interval(box.middle - logits, box.radius)
+        box = Box(*(torch.cat([torch.zeros_like(part), part], dim=1) for part in (box.middle, box.radius)))
+    change = Box(box.middle - logits, box.radius)
     predicted = logits.argmax(1, keepdim=True)
     others = box.high.scatter(1, predicted, -torch.inf).amax(1)
     return IntervalBound(
@@ -177,7 +177,7 @@ def _interval_bound(site: str, reading: Reading, box: Interval, shift: Tensor) -
     )
 
 
-def _layer(layer: Layer, x: Interval, attention: Attention) -> tuple[Interval, Tensor]:
+def _layer(layer: Layer, x: Box, attention: Attention) -> tuple[Box, Tensor]:
     """Map a box through a layer; return the box of outputs and the l1 change of the weights."""
     weight = attention.weight.detach()
     bounds = softmax_bounds(_scores(layer, x, attention), attention.target, attention.num_targets)
@@ -185,52 +185,52 @@ def _layer(layer: Layer, x: Interval, attention: Attention) -> tuple[Interval, T
     gain, loss = (segment_sum(part, attention.target, attention.num_targets) for part in (more, less))
     spare = torch.minimum(gain, loss)  # [N, H], the weight that can pass from one neighbour to another
     out = _weighted_sum(_per_head(x, layer.value, layer.value_bias), weight, spare, attention)
-    return Interval(layer.merge_heads(out.middle) + layer.bias, layer.merge_heads(out.radius)), 2 * spare.mean(1)
+    return Box(layer.merge_heads(out.middle) + layer.bias, layer.merge_heads(out.radius)), 2 * spare.mean(1)
 
 
-def _weighted_sum(value: Interval, weight: Tensor, spare: Tensor, attention: Attention) -> Interval:
+def _weighted_sum(value: Box, weight: Tensor, spare: Tensor, attention: Attention) -> Box:
     """Bound sum_j w_j u_j over a box of u, where at most `spare` of the weight is redistributed; [N, H, C]."""
     middle, radius = (part.index_select(0, attention.source) for part in (value.middle, value.radius))
     target, nodes = attention.target, attention.num_targets
     mean, spread = (segment_sum(weight.unsqueeze(2) * part, target, nodes) for part in (middle, radius))
     top, bottom = (segment_max(part, target, nodes) for part in (middle + radius, radius - middle))
-    return Interval(mean, spread + spare.unsqueeze(2) * (top + bottom))
+    return Box(mean, spread + spare.unsqueeze(2) * (top + bottom))
 
 
-def _per_head(x: Interval, matrix: Tensor, bias: Tensor) -> Interval:
+def _per_head(x: Box, matrix: Tensor, bias: Tensor) -> Box:
     """Map a box through the matrix of each head; [N, F], [H, C, F], [H, C] -> [N, H, C]."""
     box = x.times(matrix.flatten(0, 1), bias.flatten())
-    return Interval(box.middle.view(-1, *bias.shape), box.radius.view(-1, *bias.shape))
+    return Box(box.middle.view(-1, *bias.shape), box.radius.view(-1, *bias.shape))
 
 
-def _scores(layer: Layer, x: Interval, attention: Attention) -> Interval:
+def _scores(layer: Layer, x: Box, attention: Attention) -> Box:
     """Bound the scores of the edges; [E, H]. Those of GAT are linear in x inside the leaky ReLU."""
     if layer.att is None:
         return _add_ends(x.times(layer.source), x.times(layer.target), attention).through(layer.leaky)
     source, target = _per_head(x, layer.source, layer.value_bias), _per_head(x, layer.target, layer.target_bias)
     inner = _add_ends(source, target, attention).through(layer.leaky)
-    return Interval((inner.middle * layer.att).sum(2), (inner.radius * layer.att.abs()).sum(2))
+    return Box((inner.middle * layer.att).sum(2), (inner.radius * layer.att.abs()).sum(2))
 
 
-def _add_ends(source: Interval, target: Interval, attention: Attention) -> Interval:
+def _add_ends(source: Box, target: Box, attention: Attention) -> Box:
     """Add the intervals of both ends of each edge."""
     middle, radius = (
         a.index_select(0, attention.source) + b.index_select(0, attention.target)
         for a, b in ((source.middle, target.middle), (source.radius, target.radius))
     )
-    return Interval(middle, radius)
+    return Box(middle, radius)
 
 
-def softmax_bounds(score: Interval, target: Tensor, nodes: int) -> Interval:
+def softmax_bounds(score: Box, target: Tensor, nodes: int) -> Box:
     """Bound the softmax weights of scores in a box; [E, H].
 
-    >>> score = Interval(torch.zeros(2, 1), torch.tensor([[0.0], [1.0]]))
+    >>> score = Box(torch.zeros(2, 1), torch.tensor([[0.0], [1.0]]))
     >>> softmax_bounds(score, torch.tensor([0, 0]), 1).high.flatten()  # e / (1 + e) at most
     tensor([0.7311, 0.7311])
     """
     low = torch.sigmoid(score.low - _log_others(score.high, target, nodes))
     high = torch.sigmoid(score.high - _log_others(score.low, target, nodes))
-    return Interval.between(low, high)
+    return Box.between(low, high)
 
 
 def _log_others(score: Tensor, target: Tensor, nodes: int) -> Tensor:
