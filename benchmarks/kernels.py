@@ -83,7 +83,7 @@ def steps() -> list[Cost]:
     costs, cells = [], [(d, b) for d in ("amazon-photo", "coauthor-physics") for b in ("gat", "gatv2", "gt")]
     with progress("kernels", 3 * len(cells)) as advance:
         for dataset, backbone in cells:
-            found: dict[str, list[float]] = {}
+            measured: dict[str, list[float]] = {}
             for how in ("plain", "block", "compact"):
                 line = subprocess.run(
                     [sys.executable, __file__, "--one", f"{dataset},{backbone},{how}"],
@@ -91,11 +91,11 @@ def steps() -> list[Cost]:
                     capture_output=True,
                     text=True,
                 ).stdout
-                found[how] = [float(part) for part in line.split()[-2:]]
+                measured[how] = [float(part) for part in line.split()[-2:]]
                 advance(f"{dataset} {backbone} {how}")
             for how, what in (("block", "in the block"), ("compact", "in the block, compact features, cheaper masks")):
                 for number, name in enumerate(("training step", "peak memory")):
-                    value = round(found[how][number] / found["plain"][number], 3)
+                    value = round(measured[how][number] / measured["plain"][number], 3)
                     costs.append(
                         Cost(f"{name} {what} over PyG's", dataset, backbone, value, "python benchmarks/kernels.py")
                     )

@@ -764,8 +764,8 @@ def test_the_reach_of_a_sum_is_that_of_the_values_spread_around_zero():
     assert float(found.radius) == pytest.approx(0.7) and float(found.middle) == pytest.approx(4 / 3)
 
 
-def test_in_a_batch_the_edges_of_every_injected_node_are_heard():
-    """Layers leave out what no seed hears of, but not what was injected after the last node of the batch."""
+def test_in_a_batch_the_edges_of_every_injected_node_count():
+    """Layers trim what reaches no seed node, but not what was injected after the last node of the batch."""
     graph = datasets.synthetic(400, 8_000, features=8, seed=1)
     torch.manual_seed(0)
     model = torch.nn.ModuleList([GATConv(8, 8), GATConv(8, 3)]).eval()

@@ -158,8 +158,8 @@ def support(form: Tensor, box: tuple[float, float]) -> Tensor:
     return high * form.clamp(min=0).sum(-1) + low * form.clamp(max=0).sum(-1)
 
 
-def at_least(value: Tensor, index: Tensor, floor: Tensor, where: Tensor, num: int) -> Tensor:
-    """Return the number of entries of segment `where` with a value of `floor` or more; [E], [E], [B], [B] -> [B].
+def at_least(value: Tensor, index: Tensor, least: Tensor, where: Tensor, num: int) -> Tensor:
+    """Return the number of entries of segment `where` with a value of `least` or more; [E], [E], [B], [B] -> [B].
 
     >>> at_least(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([2.0]), torch.tensor([0]), 2)
     tensor([1])
@@ -169,7 +169,7 @@ def at_least(value: Tensor, index: Tensor, floor: Tensor, where: Tensor, num: in
     low, high = value.min(), value.max()
     unit = lambda part: ((part - low) / (high - low).clamp(min=1e-300)).clamp(-0.25, 1.25).double()  # noqa: E731
     keys = (2 * index + unit(value)).sort().values
-    return degree(index, num).cumsum(0)[where] - torch.searchsorted(keys, 2 * where + unit(floor))
+    return degree(index, num).cumsum(0)[where] - torch.searchsorted(keys, 2 * where + unit(least))
 
 
 def _margin(
