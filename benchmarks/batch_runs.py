@@ -120,7 +120,7 @@ def model_for_all() -> nn.Module:
 
 def plain(batches: Timed) -> None:
     """A loop as a user writes it with PyG's layers and torch's dropout."""
-    kept, modules = base.dropout, (cast(Any, base), cast(Any, gat))
+    ours, modules = base.dropout, (cast(Any, base), cast(Any, gat))
     for module in modules:
         module.dropout = nn.functional.dropout
     model = model_for_all().train()
@@ -131,7 +131,7 @@ def plain(batches: Timed) -> None:
         nn.functional.cross_entropy(call_by_signature(model, batch)[:seeds], require(batch, "y")[:seeds]).backward()
         optimizer.step()
     for module in modules:
-        module.dropout = kept
+        module.dropout = ours
 
 
 def faithful(batches: Timed) -> None:

@@ -1,7 +1,7 @@
 """Certificates of the vanilla models, and the strongest attack on them: results/certificates.json, docs/certified.png.
 
 python benchmarks/certificates.py                    # trains what is missing
-python benchmarks/certificates.py --models DIR       # where they are kept: results/cells/models, after `fgai bench`
+python benchmarks/certificates.py --models DIR       # where they are: results/cells/models, after `fgai bench`
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
     with eval_mode(model), accelerated(model):
         with torch.no_grad():
             clean = read(data).detach()
-        metrics = certified(look := clean.explanation)
-        metrics["contested"] = float((look.degree > K).double().mean())
+        metrics = certified(attention := clean.explanation)
+        metrics["contested"] = float((attention.degree > K).double().mean())
         if attacked:
             metrics |= under_attack(read, data, clean)
     if not attacked:
@@ -61,19 +61,23 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
 
 
 def trained(dataset: str, backbone: str, data: Data, models: Path | None) -> nn.Module:
-    shelf = Path(models or "nowhere") / f"{dataset}-{backbone}-vanilla-0"
-    return saved.load(shelf).model if shelf.exists() else Vanilla().fit(backbones.build(backbone, data), data).model
+    model_dir = Path(models or "nowhere") / f"{dataset}-{backbone}-vanilla-0"
+    return (
+        saved.load(model_dir).model
+        if model_dir.exists()
+        else Vanilla().fit(backbones.build(backbone, data), data).model
+    )
 
 
 def sure(read: Reader, data: Data) -> dict[str, float | None]:
     """The share of nodes whose class no push of the first layer changes, where there is a bound at all."""
-    found: dict[str, float | None] = {}
+    shares: dict[str, float | None] = {}
     with eval_mode(read.model):
         for radius in FIRST:
             for bound in interval_bounds(read, data, radius).values():
                 if bound is not None:
-                    found[f"class_sure_{radius:g}"] = float(bound.class_kept.double().mean())
-    return found
+                    shares[f"class_sure_{radius:g}"] = float(bound.class_kept.double().mean())
+    return shares
 
 
 def under_attack(read: Reader, data: Data, clean: Reading) -> dict[str, float | None]:
@@ -82,15 +86,15 @@ def under_attack(read: Reader, data: Data, clean: Reading) -> dict[str, float | 
     assert far is not None
     explained = attack(read, data, soft_topk(clean, K)).detach()
     answered = attack(read, data, GAINS["kl"](clean)).detach()
-    kept, promised = (
+    overlap, promised = (
         top_overlap(clean.explanation, explained.explanation, K),
         guaranteed_overlap(clean.explanation, K, RADIUS),
     )
     moved, bound = tvd(clean.probs, answered.probs).double(), far.tvd(RADIUS)
     flipped = answered.logits.argmax(1) != clean.logits.argmax(1)
-    broken = (kept < promised - 1e-9) | (moved > bound + 1e-6) | (flipped & (far.class_radius > RADIUS))
+    broken = (overlap < promised - 1e-9) | (moved > bound + 1e-6) | (flipped & (far.class_radius > RADIUS))
     return {
-        "attack_overlap": float(kept.nanmean()),
+        "attack_overlap": float(overlap.nanmean()),
         "promised_overlap": float(promised.nanmean()),
         "attack_tvd": float(moved.mean()),
         "bound_tvd": float(bound.mean()),

@@ -66,14 +66,14 @@ def main(
     costs = []
     with progress("epochs", 2 * len(cells)) as advance:
         for dataset, backbone in cells:
-            found = {}
+            measured = {}
             for way in ("plain", "faithful"):
                 command = [sys.executable, __file__, "--one", f"{way},{dataset},{backbone}"]
                 line = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                found[way] = [float(part) for part in line.split()[-2:]]
+                measured[way] = [float(part) for part in line.split()[-2:]]
                 advance(f"{dataset} {backbone} {way}")
             for number, what in enumerate(("seconds per epoch", "peak memory")):
-                ratio = round(found["faithful"][number] / found["plain"][number], 3)
+                ratio = round(measured["faithful"][number] / measured["plain"][number], 3)
                 costs.append(Cost(f"FGAI's {what} over plain PyG's", dataset, backbone, ratio, COMMAND))
                 print(costs[-1], flush=True)
     write_costs("results/speed.json", costs)

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from figures import trained
 
 from fgai import backbones, datasets, saved
 from fgai.auditing import AuditReport, audit
@@ -21,6 +20,7 @@ from fgai.bench.plan import Cell
 from fgai.files import write_json
 from fgai.methods import METHODS
 from fgai.progress import progress
+from figures import trained
 
 RESULTS = Path("results/faithful.json")
 EXPLANATIONS = ("tree", "last")

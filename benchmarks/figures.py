@@ -39,8 +39,8 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
     """The model of a cell and its history, from the folder of models or trained now."""
     folder = models / cell.name
     if folder.exists():
-        found = saved.load(folder)
-        return found.model, found.manifest.get("history", [])
+        results = saved.load(folder)
+        return results.model, results.manifest.get("history", [])
     method: Method = METHODS[cell.method](seed=cell.seed)
     start = backbones.build(cell.backbone, data, seed=cell.seed)
     if method.needs_pretrained:

@@ -51,7 +51,7 @@ def main() -> int:
                 wrong += interrupted(trial, given.scale, group)
     if given.what in ("", "pages"):
         counts, findings = look(max(3, round(36 * given.scale)))
-        wrong += told("report pages in Chromium", counts, findings, command("pages"))
+        wrong += summarise("report pages in Chromium", counts, findings, command("pages"))
     print(f"{wrong} cases ended badly")
     return int(wrong > 0)
 
@@ -67,15 +67,15 @@ def tried(target: Any, units: float, group: str) -> int:
     start = time.perf_counter()
     counts, findings = run(target, share(target, units))
     print(f"{counts.total() / (time.perf_counter() - start):8.0f}/s", end="  ")
-    return told(target.name, counts, findings, command(group))
+    return summarise(target.name, counts, findings, command(group))
 
 
 def interrupted(trial: Any, scale: float, group: str) -> int:
     counts, findings = trial.run(max(2, round(30 * scale)))
-    return told(trial.name, counts, findings, command(group))
+    return summarise(trial.name, counts, findings, command(group))
 
 
-def told(what: str, counts: Counter[str], findings: list[Any], how: str) -> int:
+def summarise(what: str, counts: Counter[str], findings: list[Any], how: str) -> int:
     """Print and keep the counts of one thing; how many cases ended badly."""
     from campaign import BAD, row
 
@@ -83,9 +83,9 @@ def told(what: str, counts: Counter[str], findings: list[Any], how: str) -> int:
     alike = {(finding.outcome, finding.said.partition(":")[0]): finding for finding in reversed(findings)}
     for finding in alike.values():  # one of each kind
         print(f"    {finding.outcome}, seed {finding.seed}: {finding.said}")
-    kept = {old["what"]: old for old in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
-    kept[what] = row(what, counts, how)
-    write_json(RESULTS, [kept[name] for name in sorted(kept)])
+    rows = {old["what"]: old for old in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    rows[what] = row(what, counts, how)
+    write_json(RESULTS, [rows[name] for name in sorted(rows)])
     return sum(counts[name] for name in BAD)
 
 
@@ -94,8 +94,8 @@ def again(what: str, seed: int) -> int:
     from campaign import run_case
     from targets import TARGETS
 
-    outcome, said = run_case(TARGETS[what], seed, loudly=True)
-    print(f"{what}, seed {seed}: {outcome} {said}")
+    outcome, message = run_case(TARGETS[what], seed, loudly=True)
+    print(f"{what}, seed {seed}: {outcome} {message}")
     return 0
 
 

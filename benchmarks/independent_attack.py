@@ -107,7 +107,7 @@ def main() -> None:
     model.eval().requires_grad_(False)
     answers = model(x, edge_index).argmax(1)
     print(f"clean F1 {float((answers == y)[require(data, 'test_mask')].float().mean()):.3f}")
-    found = []
+    results = []
     for name in args.links:
         start, each, choose = time.process_time(), [], CHOICES[name]
         for restart in range(args.restarts):
@@ -115,10 +115,10 @@ def main() -> None:
             hubs = choose(edge_index, x.size(0), args.nodes * args.edges, draw)
             aims = (None, *range(int(y.max()) + 1))
             each += [attack(model, data, hubs, aim, answers, args, draw) for aim in aims]
-        found += each
+        results += each
         same, right = min(each)
         print(f"{name:8s} answers kept {same:.3f}, F1 {right:.3f}, {time.process_time() - start:.0f} CPU s")
-    print(f"worst of all: answers kept {min(found)[0]:.3f}, F1 {min(found)[1]:.3f}")
+    print(f"worst of all: answers kept {min(results)[0]:.3f}, F1 {min(results)[1]:.3f}")
 
 
 if __name__ == "__main__":

@@ -86,16 +86,16 @@ Means = dict[tuple[str, str, str, str], dict[str, float]]
 def method_means() -> Means:
     """The figures of every dataset, backbone, method and attack, mean over the seeds that all methods have run with."""
     plan = Plan.read("table2")
-    found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+    by_key: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
     for dataset, backbone in product(sorted(plan.seeds), plan.backbones):
         for cells in zip(*(plan.cells_of(dataset, backbone, method) for method in sorted(plan.methods)), strict=True):
             if all(CELLS.finished(cell) for cell in cells):
                 for row in (row for cell in cells for row in CELLS.rows(cell)):
-                    found[row.dataset, row.backbone, row.method, row.attack].append(row)
+                    by_key[row.dataset, row.backbone, row.method, row.attack].append(row)
     return {
         key: {name: mean(float(row.metrics[name] or 0) for row in rows) for name in rows[0].metrics}
         | {"seeds": len(rows)}
-        for key, rows in found.items()
+        for key, rows in by_key.items()
     }
 
 
@@ -105,9 +105,9 @@ def methods() -> str:
     for dataset, backbone, method in dict.fromkeys(key[:3] for key in means):
         at = {attack: means[dataset, backbone, method, attack] for attack in ATTACKS}
         f1 = [f"{at[attack]['f1']:.3f}" for attack in ATTACKS]
-        look = at["explanation"]
-        shown = [*f1, f"{look['g_jsd']:.1e}", f"{look['overlap']:.3f}"]
-        body.append([dataset, backbone, method, f"{look['seeds']:.0f}", *shown])
+        explained = at["explanation"]
+        shown = [*f1, f"{explained['g_jsd']:.1e}", f"{explained['overlap']:.3f}"]
+        body.append([dataset, backbone, method, f"{explained['seeds']:.0f}", *shown])
     head = [
         "dataset",
         "backbone",
@@ -127,12 +127,12 @@ def methods() -> str:
 def short() -> str:
     """F1 on the clean graph and under the strongest attack, by dataset and backbone."""
     means, names = method_means(), Plan.read("table2").methods
-    told = {
+    values = {
         cell: [" / ".join(f"{means[*cell, m, attack]['f1']:.3f}" for attack in ("none", "strongest")) for m in names]
         for cell in dict.fromkeys(key[:2] for key in means)
     }
-    seeds = {cell: f"{means[*cell, names[0], 'none']['seeds']:.0f}" for cell in told}
-    body = [[*cell, seeds[cell], *figures] for cell, figures in told.items()]
+    seeds = {cell: f"{means[*cell, names[0], 'none']['seeds']:.0f}" for cell in values}
+    body = [[*cell, seeds[cell], *figures] for cell, figures in values.items()]
     return grid(["dataset", "backbone", "seeds", *names], body)
 
 
@@ -140,29 +140,29 @@ def goals() -> str:
     """What was asked of FGAI and what it reaches; a cross marks what falls short."""
     means, body = method_means(), []
 
-    def said(value: float, reached: bool, digits: str = ".3f") -> str:
+    def mark(value: float, reached: bool, digits: str = ".3f") -> str:
         return f"{value:{digits}}{'' if reached else ' ✗'}"
 
     for dataset, backbone in dict.fromkeys(key[:2] for key in means):
         at = {key[2:]: value for key, value in means.items() if key[:2] == (dataset, backbone)}
-        old, new, look = at["vanilla", "none"], at["fgai", "none"], at["fgai", "explanation"]
+        old, new, explained = at["vanilla", "none"], at["fgai", "none"], at["fgai", "explanation"]
         rival = max(at[m, "strongest"]["f1"] for m in ("vanilla", "ln", "at"))
-        strongest, hit = at["fgai", "strongest"]["f1"], at["fgai", "injection-20x40"]
-        jsd = look["g_jsd"] / at["vanilla", "explanation"]["g_jsd"]
+        strongest, attacked = at["fgai", "strongest"]["f1"], at["fgai", "injection-20x40"]
+        jsd = explained["g_jsd"] / at["vanilla", "explanation"]["g_jsd"]
         flat, radius = (new[name] / old[name] for name in ("nonuniformity", "median_radius"))
-        slopes = [hit[name] / old[name] for name in ("f_slope_plus", "f_slope_minus")]
+        slopes = [attacked[name] / old[name] for name in ("f_slope_plus", "f_slope_minus")]
         body.append(
             [
                 dataset,
                 backbone,
-                said(new["f1"] - old["f1"], new["f1"] >= old["f1"] - 0.01, "+.3f"),
-                said(hit["f1"] - old["f1"], hit["f1"] >= old["f1"] - 0.02, "+.3f"),
-                said(strongest - rival, strongest >= rival, "+.3f"),
-                said(jsd, jsd <= 0.1),
-                said(look["overlap"], look["overlap"] >= 0.9),
-                said(flat, flat >= 0.5, ".2f"),
-                said(radius, radius >= 2, ".2f"),
-                *(said(slope, 0.9 <= slope <= 1.1, ".2f") for slope in slopes),
+                mark(new["f1"] - old["f1"], new["f1"] >= old["f1"] - 0.01, "+.3f"),
+                mark(attacked["f1"] - old["f1"], attacked["f1"] >= old["f1"] - 0.02, "+.3f"),
+                mark(strongest - rival, strongest >= rival, "+.3f"),
+                mark(jsd, jsd <= 0.1),
+                mark(explained["overlap"], explained["overlap"] >= 0.9),
+                mark(flat, flat >= 0.5, ".2f"),
+                mark(radius, radius >= 2, ".2f"),
+                *(mark(slope, 0.9 <= slope <= 1.1, ".2f") for slope in slopes),
             ]
         )
     head = [
@@ -208,7 +208,7 @@ GRAPHS = {  # nodes, edges, features, machines of 32 ranks
 
 
 def scale_plan() -> str:
-    """What the cost model says of graphs that are not here."""
+    """What the cost model says of larger graphs."""
     known = {(cost.what, cost.dataset): cost.value for cost in read_costs(ROOT / "results/scale.json")}
     where, body = "generated, 10^7 nodes", []
     if ("FGAI, CPU us a seed node", where) not in known:

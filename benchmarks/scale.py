@@ -5,7 +5,7 @@ python benchmarks/scale.py grow --folder stores       # FGAI and plain PyG up to
 python benchmarks/scale.py check --folder stores      # 10^7 nodes, against the prediction
 python benchmarks/scale.py limited --folder stores    # the same with less memory than the features take (as root)
 python benchmarks/scale.py together --folder stores   # two ranks against one; nothing else should run
-python benchmarks/scale.py quality --models shelf     # mini-batches against whole graphs, from vanilla models
+python benchmarks/scale.py quality --models MODELS    # mini-batches against whole graphs, from vanilla models
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def one(
     """One run of each way in this process, as JSON."""
     torch.set_num_threads(1)
     hops = tuple(int(part) for part in fanout.split(","))
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for way in ways.split(","):
         batches = opened(folder, nodes, batch, hops, count)
         with Memory() as memory:
             {"sampling": sampling, "plain": plain, "faithful": faithful}[way](batches)
         size = {name: getattr(batches, name) / count for name in ("cpu", "wall", "nodes", "edges", "seeds")}
-        found[way] = {**size, "anon_mb": round(memory.peak_mb, 1)}
-    print(json.dumps({"size": nodes, "batch": batch, "fanout": fanout, **found}))
+        results[way] = {**size, "anon_mb": round(memory.peak_mb, 1)}
+    print(json.dumps({"size": nodes, "batch": batch, "fanout": fanout, **results}))
 
 
 def measured(folder: Path, nodes: int, batch: int = BATCH, fanout: str = "10,10", count: int = 10) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def grow(folder: Folder) -> None:
         for what, value in zip(("step", "sampled node", "sampled edge"), values, strict=True):
             costs.append(row(f"model: {name}, {unit} a {what}", "generated", value))
     like = runs[len(shapes)]["faithful"]  # the largest measured has the batches that the next one will have
-    said = seconds @ [1.0, like["nodes"], like["edges"]] / like["seeds"]
-    costs.append(row("predicted before it ran: FGAI, CPU us a seed node", name_of(SIZES[2]), said * 1e6))
+    predicted = seconds @ [1.0, like["nodes"], like["edges"]] / like["seeds"]
+    costs.append(row("predicted before it ran: FGAI, CPU us a seed node", name_of(SIZES[2]), predicted * 1e6))
     write_costs(RESULTS, costs)
 
 
@@ -126,9 +126,9 @@ def check(folder: Folder, count: int = 10) -> None:
     costs = [cost for batch in (BATCH, FEW) for cost in costs_of(measured(folder, SIZES[2], batch, count=count))]
     known = {(cost.what, cost.dataset): cost.value for cost in (*read_costs(RESULTS), *costs)}
     us = "FGAI, CPU us a seed node"
-    said, found = known[f"predicted before it ran: {us}", name_of(SIZES[2])], known[us, name_of(SIZES[2])]
-    costs.append(row("predicted over measured", name_of(SIZES[2]), said / found))
-    costs.append(row("CPU a seed node, over 10^6 nodes", name_of(SIZES[2]), found / known[us, name_of(SIZES[1])]))
+    predicted, actual = known[f"predicted before it ran: {us}", name_of(SIZES[2])], known[us, name_of(SIZES[2])]
+    costs.append(row("predicted over measured", name_of(SIZES[2]), predicted / actual))
+    costs.append(row("CPU a seed node, over 10^6 nodes", name_of(SIZES[2]), actual / known[us, name_of(SIZES[1])]))
     for batch in (BATCH, FEW):
         mb = f"FGAI, peak MB of its own, {batch} seed nodes a batch"
         grown = known[mb, name_of(SIZES[2])] / known[mb, name_of(SIZES[0])]
@@ -178,7 +178,7 @@ def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-phot
     )  # sparse rows are slow to batch where a third is not zero
     model = FGAI(epochs=epochs, adversary=QUICK).fit(vanilla, Loader(graph, (20, 20), batch=BATCH)).model
     cell = Plan.read("table2").cells({"dataset": dataset, "backbone": "gat", "method": "fgai", "seed": "0"})[0]
-    whole = {row.attack: row.metrics["f1"] for row in Cells("results/cells").rows(cell)}
+    full_graph = {row.attack: row.metrics["f1"] for row in Cells("results/cells").rows(cell)}
     costs = []
     with eval_mode(model), accelerated(model):
         clean = clean_trial(Reader(model), compact)
@@ -186,12 +186,14 @@ def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-phot
             now = clean if name == "none" else attacked_trial(ATTACKS[name].adversary, ATTACKS[name].gain, clean, 0)
             f1 = micro_f1(now.predictions, now.labels)
             costs.append(row(f"mini-batch FGAI's F1, {name}", dataset, f1))
-            costs.append(row(f"mini-batch FGAI's F1 less the whole graph's, {name}", dataset, f1 - (whole[name] or 0)))
+            costs.append(
+                row(f"mini-batch FGAI's F1 less the whole graph's, {name}", dataset, f1 - (full_graph[name] or 0))
+            )
             print(costs[-2:], flush=True)
-    told, found = measure(clean), audit_batches(model, full_neighbour_loader(compact, 2, batch=BATCH), seeds=0).clean
-    costs.append(
-        row("streamed metrics, largest difference", dataset, max(abs(told[name] - found[name]) for name in found))
-    )
+    full, batches = measure(clean), full_neighbour_loader(compact, 2, batch=BATCH)
+    streamed = audit_batches(model, batches, seeds=0).clean
+    difference = max(abs(full[name] - streamed[name]) for name in streamed)
+    costs.append(row("streamed metrics, largest difference", dataset, difference))
     by_layer, at_once = concat_readings(layerwise_readings(model, compact), len(clean.y)), read(model, compact)
     radii = [certified_radius(reading.explanation, 10) for reading in (by_layer, at_once)]
     off = (by_layer.logits.softmax(1) - at_once.logits.softmax(1)).abs().max()
@@ -201,8 +203,8 @@ def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-phot
 
 
 def distance(one: torch.Tensor, two: torch.Tensor) -> float:
-    here = one.isfinite() & two.isfinite()
-    return float((one[here] - two[here]).abs().max())
+    known = one.isfinite() & two.isfinite()
+    return float((one[known] - two[known]).abs().max())
 
 
 def costs_of(run: dict[str, Any]) -> list[Cost]:

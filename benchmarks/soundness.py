@@ -22,7 +22,7 @@ from fgai.adversaries import GAINS, AttentionBall
 from fgai.attention import Attention
 from fgai.certificates import certified_radius, eviction_costs, guaranteed_overlap, worst_push
 from fgai.certificates.explanation import Norm
-from fgai.certificates.intervals import Interval, softmax_bounds
+from fgai.certificates.intervals import Box, softmax_bounds
 from fgai.metrics import top_overlap
 from fgai.reading import Reader
 
@@ -67,9 +67,9 @@ def closed_forms(attention: Attention, k: int) -> Iterator[Row]:
     gap = weight[:, :, None] - weight[:, None, :]
     gap = gap.masked_fill(~(inside[:, :, None] & (there & ~inside)[:, None, :]), torch.inf).flatten(1).amin(1)
     for norm, share in zip(NORMS, (1.0, 2**-0.5, 0.5), strict=True):
-        told = certified_radius(attention, k, norm=norm)
-        wrong = told > gap.clamp(min=0) * share + SLACK
-        yield f"radius against all pairs, k={k}, {norm}", len(told), int(wrong.sum())
+        radius = certified_radius(attention, k, norm=norm)
+        wrong = radius > gap.clamp(min=0) * share + SLACK
+        yield f"radius against all pairs, k={k}, {norm}", len(radius), int(wrong.sum())
 
 
 def pushes(attention: Attention, k: int, radius: float, draw: torch.Generator, times: int = 3) -> Iterator[Row]:
@@ -157,8 +157,8 @@ def boxes(count: int, draw: torch.Generator) -> Iterator[Row]:
     scale = [1000 ** torch.rand(count, generator=draw, dtype=torch.double)[target] for _ in range(2)]
     middle = torch.randn(len(target), generator=draw, dtype=torch.double) * scale[0]
     radius = torch.rand(len(target), generator=draw, dtype=torch.double) * scale[1]
-    box = Interval(middle[:, None], radius[:, None])
-    found = softmax_bounds(box, target, count)
+    box = Box(middle[:, None], radius[:, None])
+    bounds = softmax_bounds(box, target, count)
     column = torch.arange(len(target)) - (size.cumsum(0) - size)[target]
     low, high = (
         torch.full((count, WIDE), -torch.inf, dtype=torch.double).index_put((target, column), end[:, 0])
@@ -170,8 +170,8 @@ def boxes(count: int, draw: torch.Generator) -> Iterator[Row]:
         return score[:, None, :].expand(-1, WIDE, -1).masked_fill(alone, -torch.inf).logsumexp(2)
 
     least, most = (torch.sigmoid(a - others(b))[target, column] for a, b in ((low, high), (high, low)))
-    unsound = torch.maximum(found.low[:, 0] - least, most - found.high[:, 0]) > 1e-9
-    loose = torch.maximum(least - found.low[:, 0], found.high[:, 0] - most).max()
+    unsound = torch.maximum(bounds.low[:, 0] - least, most - bounds.high[:, 0]) > 1e-9
+    loose = torch.maximum(least - bounds.low[:, 0], bounds.high[:, 0] - most).max()
     broken = torch.zeros(count, dtype=torch.bool).index_put((target[unsound],), torch.tensor(True))
     yield f"boxes of the softmax (loose by at most {float(loose):.0e})", count, int(broken.sum())
 

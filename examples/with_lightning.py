@@ -22,8 +22,8 @@ class Classifier(lightning.LightningModule):
 
     def training_step(self, batch: Data, _: int) -> torch.Tensor:
         """Cross-entropy of the seeds."""
-        said = self.model(batch.x, batch.edge_index)[: batch.batch_size]
-        return cross_entropy(said, batch["y"][: batch.batch_size])
+        logits = self.model(batch.x, batch.edge_index)[: batch.batch_size]
+        return cross_entropy(logits, batch["y"][: batch.batch_size])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, as in the paper."""
@@ -40,8 +40,8 @@ def main(dataset: str = "cora", epochs: int = 30) -> None:
     attack = fgai.NodeInjection(nodes=20, edges=20, steps=1, step=0.3)
     faithful = fgai.FGAI(adversary=attack, epochs=epochs).fit(model, Loader(data, (10, 10), batch=1024)).model
     for name, one in {"trained by Lightning": model, "made faithful": faithful}.items():
-        found = audit_batches(one, full_neighbour_loader(data, hops=2), seeds=1)
-        print(f"{name}: F1 {found.clean['f1']:.3f}, under attack {found.attacked['f1'].mean:.3f}")
+        report = audit_batches(one, full_neighbour_loader(data, hops=2), seeds=1)
+        print(f"{name}: F1 {report.clean['f1']:.3f}, under attack {report.attacked['f1'].mean:.3f}")
 
 
 if __name__ == "__main__":

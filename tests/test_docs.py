@@ -44,7 +44,7 @@ def test_the_example_of_scale_runs(tmp_path, monkeypatch):
     example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("epochs=5", "epochs=1")
     scope: dict[str, Any] = {"model": build("gat", data)}
     exec(example, scope)
-    assert scope["fit"].history and len(scope["seen"].nodes) > 0
+    assert scope["fit"].history and len(scope["part"].nodes) > 0
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def test_an_entry_of_another_type_is_named(changed, why):
         record(Outer, GOOD | changed, "a.json", SAY)
 
 
-def test_a_long_entry_is_told_shortly():
+def test_a_long_entry_is_shortened_in_the_message():
     with pytest.raises(DataError) as refused:
         record(Outer, GOOD | {"size": "x" * 90_000, "inner": ["y" * 1_000] * 50}, "a.json", SAY)
     assert len(str(refused.value)) < 400

@@ -1,7 +1,8 @@
-"""Calls a model on a graph: by the signature of its `forward`, in evaluation mode, with frozen parameters."""
+"""Calls a model on a graph: by its signature, on recomputed encodings, in evaluation mode, with frozen parameters."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai.checks import describe, describe_tensor
 from fgai.errors import CallError, FGAIError
+from fgai.graph import require
+from fgai.settings import check_whole
 
 Graph = Data | HeteroData
 Call = Callable[[nn.Module, Any], Tensor]
@@ -61,6 +64,44 @@ def call_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Tens
             "with a row per node; select it with call=lambda model, data: ..."
         )
     return logits
+
+
+class RecomputedEncodings:
+    """A call of a model that first computes the encodings of the graph; pass it to `Reader` or `audit` as `call`.
+
+    A deployed model computes the encodings of the graph that it gets. Without this class, injected nodes have encodings
+    of zero and all other nodes keep those of the clean graph. Graphs that share their `edge_index` are prepared once.
+
+    Args:
+        prepare: Adds to a graph the encodings that the model reads, e.g. `backbones.BACKBONES[name].prepare`.
+        call: Calls the model on the prepared graph.
+        size: Number of prepared graphs that are cached.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversaries import NodeInjection, gains
+    >>> from fgai.reading import Reader
+    >>> data = backbones.GT.prepare(datasets.load("synthetic"))
+    >>> read = Reader(backbones.build("gt", data).eval(), RecomputedEncodings(backbones.GT.prepare))
+    >>> attacked = NodeInjection(2, 3, steps=1)(read, data, gains.kl(read(data).detach()))
+    >>> len(attacked.logits) - data.num_nodes
+    2
+    """
+
+    def __init__(self, prepare: Callable[[Data], Data], call: Call = call_by_signature, size: int = 4) -> None:
+        check_whole(1, size=size)
+        self._prepare, self._call, self._size = prepare, call, size
+        self._cache: list[tuple[Tensor, Data]] = []  # edge_index, and the graph that was prepared with it
+
+    def __call__(self, model: nn.Module, graph: Data) -> Tensor:
+        """Return the logits on the graph with its own encodings."""
+        edges = require(graph, "edge_index")
+        prepared = next((value for key, value in self._cache if key is edges), None)
+        if prepared is None:
+            prepared = self._prepare(graph)
+            self._cache = [*self._cache, (edges, prepared)][-self._size :]
+        prepared = copy.copy(prepared)
+        prepared.x = graph.x
+        return self._call(model, prepared)
 
 
 def forward_parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:

@@ -21,8 +21,7 @@ from fgai.checks import check_attention, check_graph, check_logits, expected_row
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
-from fgai.tap import NOTHING, Deltas, Edit, Tap
-from fgai.unread import attention_not_read
+from fgai.tap import NOTHING, Deltas, Edit, Tap, attention_not_read
 
 
 @dataclass(frozen=True)

@@ -292,3 +292,28 @@ def _equal(index: Tensor, other: Tensor) -> bool:
     """Return whether the values are equal. Two views of the same memory are not compared, to avoid a GPU sync."""
     same = index.shape == other.shape and index.stride() == other.stride() and index.dtype == other.dtype
     return (same and index.data_ptr() == other.data_ptr()) or torch.equal(index, other)
+
+
+def attention_not_read(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the modules whose attention the tap does not see.
+
+    These are torch's `MultiheadAttention`, PyG's global attention (as in `GPSConv`), and modules whose `forward` calls
+    torch's `scaled_dot_product_attention`. Modules inside a listed one are not listed again.
+
+    >>> attention_not_read(nn.TransformerEncoderLayer(4, 2))
+    ('self_attn',)
+    """
+    names: list[str] = []
+    for name, module in model.named_modules():
+        if _has_dense_attention(module) and not any(name.startswith(f"{outer}.") for outer in names):
+            names.append(name)
+    return tuple(names)
+
+
+def _has_dense_attention(module: nn.Module) -> bool:
+    code = getattr(type(module).forward, "__code__", None)
+    return (
+        isinstance(module, nn.MultiheadAttention)
+        or type(module).__module__.startswith("torch_geometric.nn.attention")
+        or (code is not None and "scaled_dot_product_attention" in code.co_names)
+    )

@@ -21,8 +21,8 @@ from fgai.adversaries import (
     NodeInjection,
     Perturbation,
 )
+from fgai.adversaries.balls import PROJECTIONS
 from fgai.adversaries.perturbation import pairs_of, undirected
-from fgai.adversaries.projections import PROJECTIONS
 from fgai.adversaries.rewiring import _link_effects
 from fgai.errors import DataError, SettingError
 from fgai.graph import segment_sum
@@ -237,7 +237,7 @@ def test_the_worth_of_dropping_a_link_is_the_slope_of_the_gain_along_its_weights
         assert float(worth[place]) == pytest.approx(float((gain(up) - gain(down)).detach()) / 2e-5, rel=1e-4, abs=1e-8)
 
 
-def test_new_links_are_heard_only_as_candidates_and_their_worth_has_the_sign_of_their_effect():
+def test_new_links_count_only_as_candidates_and_their_gradient_has_the_sign_of_their_effect():
     read, graph, clean = learnt()
     gain = GAINS["cross-entropy"](clean)
     new = pairs_of(torch.randint(150, (2, 300), generator=torch.Generator().manual_seed(0)))

@@ -21,7 +21,6 @@ from fgai.adversaries import (
     EdgeRewiring,
     NodeInjection,
     Perturbation,
-    RecomputedEncodings,
     SingleTarget,
     WorstOf,
 )
@@ -30,6 +29,7 @@ from fgai.adversaries.features import onto_binary, onto_box_and_ball, onto_cappe
 from fgai.adversaries.links import LinkBudget
 from fgai.adversaries.single import unions
 from fgai.backbones import BACKBONES
+from fgai.calling import RecomputedEncodings
 from fgai.errors import SettingError, UnknownNameError
 from fgai.reading import Reader, Reading
 from worlds import MODELS, answers, asked, community, links, model_of, shuffled, small, trained

@@ -149,7 +149,7 @@ def test_cells_with_fewer_attacks_or_other_epochs_run_again(tmp_path):
     assert manifest["method"]["epochs"] == 3
 
 
-def test_a_model_on_the_shelf_that_does_not_say_how_long_it_took_is_trained_again(tmp_path):
+def test_a_saved_model_without_its_training_time_is_trained_again(tmp_path):
     (cell,) = run(ONE, tmp_path, settings=QUICK)
     shelved = next(tmp_path.glob("models/*/manifest.json"))
     told = json.loads(shelved.read_text())

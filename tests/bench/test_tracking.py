@@ -10,7 +10,7 @@ from fgai.errors import MissingExtraError
 PLAN = Plan("small", "Small", {"synthetic": 1}, ("gat",), ("vanilla",), ())
 
 
-def test_the_figures_of_a_cell_are_told_as_it_ends(tmp_path):
+def test_the_metrics_of_a_cell_are_logged_as_it_ends(tmp_path):
     told = []
     run(PLAN, tmp_path, settings=Settings(attacks=(), epochs=2), track=lambda *what: told.append(what))
     ((name, figures, step),) = told
@@ -34,7 +34,7 @@ def tell(where):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_tensorboard_reads_back_what_was_told(tmp_path):
+def test_tensorboard_reads_back_what_was_logged(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     tell(f"tensorboard:{tmp_path}")
     reader = events.EventAccumulator(str(tmp_path / "cora-gat")).Reload()
@@ -42,7 +42,7 @@ def test_tensorboard_reads_back_what_was_told(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_reads_back_what_was_told(tmp_path):
+def test_mlflow_reads_back_what_was_logged(tmp_path):
     tracking = pytest.importorskip("mlflow.tracking")
     tell(f"mlflow:{tmp_path / 'runs.db'}")
     client = tracking.MlflowClient(f"sqlite:///{tmp_path / 'runs.db'}")

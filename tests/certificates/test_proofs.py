@@ -113,17 +113,17 @@ def test_deletions_in_one_layer_are_exact():
                 ]
 
 
-def injected(data, node, threat, generator):
-    """A random injection inside the threat; corners of the box half of the time."""
-    low, high = threat.box
-    count, size = threat.nodes, data.num_nodes
+def injected(data, node, allowed, generator):
+    """A random injection inside the allowed set; corners of the box half of the time."""
+    low, high = allowed.box
+    count, size = allowed.nodes, data.num_nodes
     x = low + (high - low) * torch.rand(count, 4, generator=generator, dtype=data.x.dtype)
     if torch.rand((), generator=generator) < 0.5:
         x = torch.where(x > (low + high) / 2, high, low).to(data.x)
     if torch.rand((), generator=generator) < 0.5:
         x = x[:1].expand(count, -1)
     beside = neighbours(data, node)
-    hit = beside[torch.randperm(len(beside), generator=generator)[: threat.neighbours]]
+    hit = beside[torch.randperm(len(beside), generator=generator)[: allowed.neighbours]]
     others = torch.tensor([i for i in range(size) if i != node and i not in beside.tolist()], dtype=torch.long)
     free = others[torch.rand(len(others), generator=generator) < 0.3]
     ends = torch.cat([torch.tensor([node]), hit, free])
@@ -132,7 +132,7 @@ def injected(data, node, threat, generator):
     return add_nodes(data, x, torch.cat([new, new.flip(0), among, among.flip(0)], dim=1))
 
 
-def cases(data, threat, trials, generator):
+def cases(data, allowed, trials, generator):
     """Many injections in one graph, a copy of it for each node and trial: clean, attacked, and who is attacked."""
     nodes, count = data.num_nodes, data.num_nodes * trials
     clean = Data(
@@ -140,9 +140,9 @@ def cases(data, threat, trials, generator):
     )
     x, links, victims = [], [], []
     for i in range(count):
-        wide = injected(data, i % nodes, threat, generator)
+        wide = injected(data, i % nodes, allowed, generator)
         new = wide.edge_index[:, data.num_edges :]
-        links.append(torch.where(new < nodes, new + i * nodes, new - nodes + (count * nodes + i * threat.nodes)))
+        links.append(torch.where(new < nodes, new + i * nodes, new - nodes + (count * nodes + i * allowed.nodes)))
         x.append(wide.x[nodes:])
         victims.append(i * nodes + i % nodes)
     return clean, add_nodes(clean, torch.cat(x), torch.cat(links, dim=1)), torch.tensor(victims)
@@ -156,9 +156,9 @@ def test_no_injection_changes_a_certified_class_or_evicts_a_certified_member(tou
     for _ in range(8):
         model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=0.2, high=0.6)
         for nodes in (1, 2):
-            threat = Injection(nodes, box=(0.2, 0.6), neighbours=touched)
-            proof = certify_against(model, data, threat, k=3)
-            clean, wide, victims = cases(data, threat, 40, generator)
+            allowed = Injection(nodes, box=(0.2, 0.6), neighbours=touched)
+            proof = certify_against(model, data, allowed, k=3)
+            clean, wide, victims = cases(data, allowed, 40, generator)
             before, after = read(model, clean), read(model, wide)
             changed = before.logits[victims].argmax(1) != after.logits[victims].argmax(1)
             assert not (changed & proof.certified()[victims % len(data.x)]).any()
@@ -174,15 +174,15 @@ def test_no_injection_changes_a_certified_class_or_evicts_a_certified_member(tou
 @torch.no_grad()
 def test_states_under_injection_stay_in_their_box():
     torch.manual_seed(3)
-    generator, threat = torch.Generator().manual_seed(0), Injection(2, box=(-1.0, 1.0))
+    generator, allowed = torch.Generator().manual_seed(0), Injection(2, box=(-1.0, 1.0))
     for _ in range(5):
         model, data = Two(GATConv).eval(), graph()
         chain = parse_chain(model, data)
         first, _ = two_layers(chain)
-        low, high = injected_states(chain, first, StateBounds.of(chain, threat.box), threat)
+        low, high = injected_states(chain, first, StateBounds.of(chain, allowed.box), allowed)
         for node in range(len(data.x)):
             for _ in range(20):
-                now = injected(data, node, threat, generator)
+                now = injected(data, node, allowed, generator)
                 state = nn.functional.elu(model.one(now.x, now.edge_index))[node]
                 assert (state >= low[node] - 1e-5).all() and (state <= high[node] + 1e-5).all()
 
@@ -288,11 +288,11 @@ def test_what_is_not_known_says_none_and_why():
         (Voted(gat, 3), data, Injection(1), "links"),
         (GATConv(data.x.size(1), 4, heads=2), data, Deletions(1), "several heads"),
     ]
-    for model, on, threat, why in cases:
-        proof = certify_against(model, on, threat)
+    for model, on, against, why in cases:
+        proof = certify_against(model, on, against)
         assert proof.how == "none" and why in proof.reason
         assert not proof.certified().any() and proof.shares()["certified"] == 0.0
-    with pytest.raises(SettingError, match="not a threat"):
+    with pytest.raises(SettingError, match="no perturbation set"):
         certify_against(gat, data, loose("links"))
 
 
@@ -307,7 +307,25 @@ def test_more_than_an_activation_between_the_layers_is_recognised():
         parse_chain(Skip(GATConv), graph())
 
 
-def test_a_threat_without_sense_is_refused():
+def test_an_activation_that_is_only_close_to_a_known_one_is_not_taken_for_it():
+    """The logits agree to three digits, and so they did for relu, which cuts off what this one lets through."""
+
+    class Leaky(Two):
+        def forward(self, x, edge_index):
+            return self.two(nn.functional.leaky_relu(self.one(x, edge_index), 1e-4), edge_index)
+
+    class Relu(Two):
+        def forward(self, x, edge_index):
+            return self.two(nn.functional.relu(self.one(x, edge_index)), edge_index)
+
+    torch.manual_seed(0)
+    data = graph()
+    with pytest.raises(NoBoundError, match="activation"):
+        parse_chain(Leaky(GATConv), data)
+    assert parse_chain(Relu(GATConv), data).act is nn.functional.relu
+
+
+def test_a_set_of_perturbations_without_sense_is_refused():
     for make in (lambda: Links(-1), lambda: Deletions(0), lambda: Injection(0), lambda: Features(-0.1)):
         with pytest.raises(SettingError, match="at least"):
             make()

@@ -106,7 +106,7 @@ def test_an_error_keeps_its_square_brackets(run, tmp_path, monkeypatch):
     assert "pip install 'fgai[ogb]'" in done.stderr
 
 
-def test_the_folder_is_told_as_it_is_called(run, tmp_path):
+def test_the_folder_is_named_as_the_user_wrote_it(run, tmp_path):
     done = run("train", "--data", "synthetic", "--epochs", 1, "--out", tmp_path / "a[b]")
     assert str(tmp_path / "a[b]") in done.stdout
 

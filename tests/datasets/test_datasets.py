@@ -168,7 +168,7 @@ def test_the_advice_to_set_fgai_raw_works_after_a_failed_download(shelf, tmp_pat
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_read_only_shelf_is_read_and_left_as_it_was(shelf, tmp_path, monkeypatch):
+def test_a_read_only_folder_is_read_and_left_as_it_was(shelf, tmp_path, monkeypatch):
     own, root = tmp_path / "shelf", tmp_path / "cache"
     raw = shelve(shelf, own)
     folders = [raw, *(folder for folder in raw.parents if folder.is_relative_to(own))]

@@ -371,7 +371,7 @@ def test_two_graphs_that_differ_in_their_targets_alone_are_two():
             torch.testing.assert_close(conv(graph.x, graph.edge_index), conv(graph.x + 0, graph.edge_index))
 
 
-def test_a_hook_that_changes_what_is_propagated_is_heard():
+def test_a_hook_that_changes_what_is_propagated_has_its_effect():
     data, conv = datasets.synthetic(nodes=100, edges=600), GATConv(32, 2, bias=False).eval()
     conv.register_propagate_forward_pre_hook(
         lambda _, told: (*told[:2], {**told[2], "alpha": torch.zeros_like(told[2]["alpha"])})

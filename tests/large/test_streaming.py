@@ -88,7 +88,7 @@ def test_nothing_is_left_on_a_model_that_was_read_layer_by_layer():
 
 
 class Mixed(Deep):
-    """Nodes hear of all others outside PyG's layers."""
+    """Nodes exchange information outside PyG's layers."""
 
     def forward(self, x, edge_index):
         return super().forward(x - x.mean(0), edge_index)

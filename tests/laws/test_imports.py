@@ -1,8 +1,12 @@
-"""The map in CONTRIBUTING is the tree, and imports go down only."""
+"""What CONTRIBUTING says of the tree is true: the map, the lists of what to read, the sizes; imports go down only."""
 
 import ast
+import importlib
+import inspect
 import re
+import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,3 +82,54 @@ def test_only_three_modules_know_pygs_internals(path):
 def test_nothing_above_reading_imports_the_kernels(path):
     if LEVEL[part_of(path)] > LEVEL["reading"]:
         assert "kernels" not in imported_parts(path), "read a model with open_reader or training_reader"
+
+
+def reading_lists(page):
+    """The functions to read for each call, from the table under "Where to start reading"."""
+    section = page.split("## Where to start reading")[1].split("\n## ")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+    return {call.strip(" `"): re.findall(r"`([^`]+)`", names) for _, call, names, _ in rows}
+
+
+def resolved(name):
+    """The object that a dotted name inside the package stands for: the longest module first, then attributes."""
+    parts = name.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(["fgai", *parts[:split]]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[split:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+READING = reading_lists(PAGE.read_text())
+
+
+def test_three_calls_can_be_followed_in_twelve_functions_each():
+    assert set(READING) == {"fgai.audit", "FGAI.fit", "fgai bench table2"}
+    for call, names in READING.items():
+        assert 1 <= len(names) == len(set(names)) <= 12, call
+
+
+@pytest.mark.parametrize("name", [name for names in READING.values() for name in names])
+def test_what_is_to_be_read_is_a_function_of_the_package(name):
+    function = inspect.unwrap(resolved(name))
+    assert callable(function) and function.__module__.startswith("fgai.")
+    assert f"fgai.{name}" == f"{function.__module__}.{function.__qualname__}", "name it where it is defined"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_is_longer_than_one_reads_at_once(path):
+    assert len(path.read_text().splitlines()) <= 320
+
+
+def test_the_stated_size_of_the_package_is_its_size():
+    """The page says how many modules there are and how long the middle one is; a tenth of drift is let pass."""
+    stated = re.search(r"about (\d+) modules.*?median of about (\d+) lines", PAGE.read_text(), re.S)
+    assert stated is not None
+    lines = [len(path.read_text().splitlines()) for path in MODULES if path.name != "__init__.py"]
+    assert len(lines) == pytest.approx(int(stated[1]), rel=0.1)
+    assert statistics.median(lines) == pytest.approx(int(stated[2]), rel=0.1)

@@ -20,7 +20,7 @@ from fgai.adversaries.rewiring import _link_effects
 from fgai.attention import Attention
 from fgai.backbones import build
 from fgai.certificates import certified_radius, certify, guaranteed_overlap, interval_bounds, worst_push
-from fgai.certificates.intervals import Interval, _weighted_sum, softmax_bounds
+from fgai.certificates.intervals import Box, _weighted_sum, softmax_bounds
 from fgai.cli import app
 from fgai.divergence import tvd
 from fgai.errors import CallError, DataError, NotFiniteError, SettingError
@@ -87,7 +87,7 @@ def test_an_attack_on_attention_counts_parallel_edges_as_one_neighbour():  # S4
 
 
 def test_the_softmax_bound_holds_where_a_sum_would_cancel():  # S5
-    box = Interval(torch.tensor([[-19.0], [-37.0]]).double(), torch.tensor([[19.0], [0.0]]).double())
+    box = Box(torch.tensor([[-19.0], [-37.0]]).double(), torch.tensor([[19.0], [0.0]]).double())
     bounds = softmax_bounds(box, torch.tensor([0, 0]), 1)
     assert float(bounds.low[0]) == pytest.approx(1 / (1 + math.e), abs=1e-12)
 
@@ -763,14 +763,14 @@ def test_nor_by_the_whole_campaign():  # S4, S5
 
 def test_the_reach_of_a_sum_is_that_of_the_values_spread_around_zero():
     """Values -2, 1 and 5: a tenth of the weight that changes hands moves the sum by at most 0.1 (5 - (-2))."""
-    value = Interval(torch.tensor([-2.0, 1.0, 5.0]).double().view(3, 1, 1), torch.zeros(3, 1, 1).double())
+    value = Box(torch.tensor([-2.0, 1.0, 5.0]).double().view(3, 1, 1), torch.zeros(3, 1, 1).double())
     look = Attention(torch.full((3, 1), 1 / 3).double(), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
     found = _weighted_sum(value, look.weight, torch.full((1, 1), 0.1).double(), look)
     assert float(found.radius) == pytest.approx(0.7) and float(found.middle) == pytest.approx(4 / 3)
 
 
-def test_in_a_batch_the_edges_of_every_injected_node_are_heard():
-    """Layers leave out what no seed hears of, but not what was injected after the last node of the batch."""
+def test_in_a_batch_the_edges_of_every_injected_node_count():
+    """Layers trim what reaches no seed node, but not what was injected after the last node of the batch."""
     graph = datasets.synthetic(400, 8_000, features=8, seed=1)
     torch.manual_seed(0)
     model = torch.nn.ModuleList([GATConv(8, 8), GATConv(8, 3)]).eval()

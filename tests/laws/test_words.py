@@ -10,7 +10,10 @@ import fgai
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(Path(fgai.__file__).parent.rglob("*.py"))
+SCRIPTS = [path for folder in ("benchmarks", "examples") for path in sorted((ROOT / folder).glob("*.py"))]
+TESTS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != Path(__file__).name]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EVERYWHERE = [*SOURCES, *SCRIPTS, *TESTS, *PAGES]
 
 # old name -> what the field calls it
 NAMES = {
@@ -65,6 +68,35 @@ NAMES = {
     "Shares": "ShardedBatches",
     "drawn": "sample_edges",
     "shelf": "model_dir",
+    "stacked": "append_rows",
+    "restacked": "replace_rows",
+    "ending": "checked_suffix",
+    "finite": "jsonable",
+    "world": "world_size",
+    "summed": "all_reduce",
+    "summed_scores": "gat_scores",
+    "weighed_scores": "gatv2_scores",
+    "WORKS": "ROWWISE_OPS",
+    "as_pyg": "exact",
+    "PAYS_FROM": "MIN_EDGES",
+    "wide": "augmented",
+    "seen": "on_step",
+    "Strongest": "AttackEnsemble",
+    "Part": "Batch",
+    "slot": "position",
+    "Opponent": "WarmStart",
+    "meet": "attack",
+    "Whole": "FullGraph",
+    "purified": "defences",
+    "under": "attacked",
+    "floor": "baselines",
+    "watch": "nodes",
+    "answers": "predictions",
+    "Number": "Condition",
+    "judging": "audit",
+    "joined": "concat",
+    "using": "--import",
+    "forgetting": "",
     # not as identifiers of any kind
     "found": "",
     "told": "",
@@ -75,6 +107,9 @@ NAMES = {
     "every": "",
     "here": "",
 }
+
+# In scripts, these are words of the trade: benchmarks ask models for answers, and watch memory.
+ORDINARY = {"answers", "watch", "finite"}
 
 PHRASES = (
     "stands at the softmax",
@@ -92,6 +127,7 @@ PHRASES = (
     "1 means the same on",
     "what was asked of FGAI and is not reached",
     "judged are the nodes",
+    "\\b(hear|hears|heard) of\\b",
 )
 
 
@@ -116,7 +152,15 @@ def test_no_banned_name_is_defined(path):
     ]
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_banned_name_is_defined_in_a_script(path):
+    wrong = [(name, line) for name, line in identifiers(ast.parse(path.read_text())) if name.lstrip("_") in NAMES]
+    assert not [(name, line) for name, line in wrong if name.lstrip("_") not in ORDINARY], wrong
+
+
+@pytest.mark.parametrize(
+    "path", [*SOURCES, *SCRIPTS, *TESTS, *PAGES], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_no_banned_phrase_is_left(path):
     text = re.sub(r"\s+", " ", path.read_text())
     assert not [phrase for phrase in PHRASES if re.search(phrase, text, re.I)]

@@ -125,7 +125,7 @@ def test_seeds_without_training_nodes_are_refused():
 
 
 class Mixed(torch.nn.Module):
-    """Its last layer runs first: what a layer of PyG is heard of does not follow from its place."""
+    """Its last layer runs first: which layers follow one does not depend on the order of registration."""
 
     def __init__(self):
         super().__init__()
@@ -136,7 +136,7 @@ class Mixed(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("model", "fits"), [(MODEL, True), (build("gatv2", DATA), True), (Mixed(), False)])
-def test_what_no_seed_hears_of_is_left_out_and_the_seeds_say_the_same(model, fits):
+def test_trimmed_edges_change_nothing_for_the_seed_nodes(model, fits):
     batch = next(iter(Loader(DATA, (5, 5), batch=20)))
     model = copy.deepcopy(model).eval()
     place = NodeInjection(nodes=2, edges=5).place(batch)
@@ -155,7 +155,7 @@ def test_what_no_seed_hears_of_is_left_out_and_the_seeds_say_the_same(model, fit
     assert (edges[1] < 0.6 * edges[0]) == fits
 
 
-def test_an_adversary_links_where_seeds_hear_of_it():
+def test_an_adversary_links_to_nodes_that_reach_a_seed_node():
     batch = next(iter(Loader(DATA, (5, 5), batch=20)))
     part = Batch(batch, 20)
     assert part.linkable_nodes == tuple(range(sum(batch.num_sampled_nodes[:2])))

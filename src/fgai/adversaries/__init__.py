@@ -4,7 +4,6 @@ from fgai.adversaries.balls import AttentionBall, FeatureBall
 from fgai.adversaries.base import ADVERSARIES, Adversary, Gain
 from fgai.adversaries.block_coordinate import GRBCD, PRBCD
 from fgai.adversaries.chosen import ChosenInjection, WorstOf
-from fgai.adversaries.encodings import RecomputedEncodings
 from fgai.adversaries.ensemble import AttackEnsemble
 from fgai.adversaries.features import FEATURES
 from fgai.adversaries.gains import GAINS
@@ -33,7 +32,6 @@ __all__ = [
     "Gain",
     "NodeInjection",
     "Perturbation",
-    "RecomputedEncodings",
     "SingleTarget",
     "Threat",
     "WorstOf",

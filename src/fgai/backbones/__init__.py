@@ -1,9 +1,8 @@
 """Reference models of the paper, as plain PyG modules."""
 
 from fgai.backbones.base import BACKBONES, Backbone, build, shape_for
-from fgai.backbones.encodings import laplacian_encodings
 from fgai.backbones.gat import GAT, GATLinks, GATv2, GATv2Links
-from fgai.backbones.gt import GT
+from fgai.backbones.gt import GT, laplacian_encodings
 
 __all__ = [
     "BACKBONES",

@@ -13,10 +13,10 @@ from fgai.certificates.explanation import (
 )
 from fgai.certificates.intervals import IntervalBound, interval_bounds
 from fgai.certificates.order import cloned_overlap, cloned_weight, ordered_overlap
+from fgai.certificates.perturbation_sets import Deletions, Features, Injection, Links
 from fgai.certificates.prediction import PredictionBound, prediction_bound
 from fgai.certificates.proof import Proof
 from fgai.certificates.record import Certificate, certify
-from fgai.certificates.threats import Deletions, Features, Injection, Links
 from fgai.certificates.votes import Voted, Votes
 
 __all__ = [

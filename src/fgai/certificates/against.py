@@ -19,9 +19,9 @@ from fgai.certificates.explanation import guaranteed_overlap
 from fgai.certificates.features import certified_under_features
 from fgai.certificates.injections import certified_members, certified_under_injection
 from fgai.certificates.order import ordered_overlap
+from fgai.certificates.perturbation_sets import Deletions, Features, Injection, Links, PerturbationSet
 from fgai.certificates.prediction import prediction_bound
 from fgai.certificates.proof import How, Proof
-from fgai.certificates.threats import Deletions, Features, Injection, Links, Threat
 from fgai.certificates.votes import Voted, is_local
 from fgai.checks import one_graph
 from fgai.errors import SettingError
@@ -30,10 +30,12 @@ from fgai.reading import open_reader, read
 from fgai.settings import check_whole
 
 
-def certify_against(model: nn.Module, data: Data, against: Threat, *, k: int = 10, call: Call | None = None) -> Proof:
+def certify_against(
+    model: nn.Module, data: Data, against: PerturbationSet, *, k: int = 10, call: Call | None = None
+) -> Proof:
     """Prove up to which budget of an attacker the class of each node or pair does not change.
 
-    | threat | model | how |
+    | against | model | how |
     | --- | --- | --- |
     | `Links` | `Voted(model)`, any model | vote |
     | `Deletions` | one or two layers of GATConv or GATv2Conv; or `Voted` | exact for one layer, else bound; or vote |
@@ -44,7 +46,7 @@ def certify_against(model: nn.Module, data: Data, against: Threat, *, k: int = 1
     Args:
         model: A trained model, or a `Voted` one.
         data: The graph.
-        against: The threat.
+        against: What the attacker may change.
         k: Size of the top k of the explanation, a number of neighbours.
         call: How to call the model, see `fgai.Reader`.
 
@@ -52,7 +54,7 @@ def certify_against(model: nn.Module, data: Data, against: Threat, *, k: int = 1
         The proof. If no bound is known, `how` is "none", `reason` is the cause, and nothing is certified.
 
     Raises:
-        SettingError: The threat or k is invalid.
+        SettingError: `against` or k is invalid.
         DataError: The graph is invalid.
         CallError: The model cannot be called on the graph, or does not return logits.
 
@@ -63,7 +65,7 @@ def certify_against(model: nn.Module, data: Data, against: Threat, *, k: int = 1
     ('vote', torch.Size([1000]))
     """
     if type(against) not in _PROVE:
-        raise SettingError(f"{against!r} is not a threat; give one of {[kind.__name__ for kind in _PROVE]}")
+        raise SettingError(f"{against!r} is no perturbation set; give one of {[kind.__name__ for kind in _PROVE]}")
     check_whole(1, k=k)
     data = one_graph(data, masks=("test_mask",))
     prove = _VOTES if isinstance(model, Voted) else _PROVE
@@ -140,9 +142,7 @@ def _links_unvoted(model: nn.Module, data: Data, against: Any, k: int, call: Cal
 
 
 def _votes_unsupported(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
-    raise NoBoundError(
-        "votes are certified against changed links only; give the threat Links, or certify the model without votes"
-    )
+    raise NoBoundError("votes are certified against changed links only; give Links, or certify the model without votes")
 
 
 _Prove = Callable[[nn.Module, Data, Any, int, Call | None], Proof]

@@ -1,94 +1,32 @@
 """Models of one or two GATConv or GATv2Conv layers with a monotone activation between them, as matrices in float64.
 
-A model is recognised by its output: the layers that it calls are computed again from their matrices. If the logits
-agree, the model is such a chain. Otherwise `NoBoundError` describes what is not supported.
-
-    layer   out_i = sum_j softmax_j(s_ij) (V x_j + v) + b     over the neighbours j of i, with self-loops also i
-    GAT     s_ij = leaky(a . x_j + t . x_i)
-    GATv2   s_ij = att . leaky(L x_j + R x_i)
+A model is recognised by its calls and its output. The activation must map the output of the first layer to the input
+of the second. Both layers are computed again from their matrices (`fgai.certificates.layers`). If the logits agree, the
+model is such a chain. Otherwise `NoBoundError` describes what is not supported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch_geometric.data import Data
-from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
+from torch_geometric.nn import TransformerConv
 
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, call_model, eval_mode
+from fgai.certificates.layers import Activation, Layer, LayerCall, identity, match_activation, recorded_calls
 from fgai.checks import check_logits, expected_rows
 from fgai.devices import to_double
 from fgai.errors import FGAIError
 from fgai.graph import require, segment_sum
 from fgai.reading import Reading
 
-ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
-    functional.elu,
-    functional.relu,
-    torch.tanh,
-    functional.leaky_relu,
-    lambda h: h,
-)
-
 
 class NoBoundError(FGAIError, ValueError):
     """No bound is known for the model; the message is the reason."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One attention layer as matrices; H heads, C channels, F inputs."""
-
-    value: Tensor  # [H, C, F]
-    shift: Tensor  # [H, C], added to the weighted sum: bias of the values and of the layer
-    source: Tensor  # GAT: [H, F]; GATv2: [H, C, F]
-    target: Tensor  # the same
-    inner: Tensor  # GATv2: [H, C], inside the leak; GAT: none
-    att: Tensor | None  # GATv2: [H, C]
-    slope: float
-    loops: bool
-
-    @classmethod
-    def of(cls, layer: Any) -> Layer:
-        """Return the matrices of a PyG layer."""
-        heads, channels = layer.heads, layer.out_channels
-        matrix = lambda linear: to_double(linear.weight.detach()).view(heads, channels, -1)  # noqa: E731
-        row = lambda bias: 0.0 if bias is None else to_double(bias.detach()).view(heads, channels)  # noqa: E731
-        common = {"slope": layer.negative_slope, "loops": layer.add_self_loops}
-        if isinstance(layer, GATConv):
-            value = matrix(layer.lin)
-            source, target = (
-                torch.einsum("hc,hcf->hf", to_double(part.detach())[0], value)
-                for part in (layer.att_src, layer.att_dst)
-            )
-            shift = torch.zeros_like(value[..., 0]) + row(layer.bias)
-            return cls(value, shift, source, target, value.new_zeros(0), None, **common)
-        left, right = matrix(layer.lin_l), matrix(layer.lin_r)
-        own, other = (row(linear.bias) for linear in (layer.lin_l, layer.lin_r))
-        zero = torch.zeros_like(left[..., 0])
-        inner, shift = zero + own + other, zero + own + row(layer.bias)
-        return cls(left, shift, left, right, inner, to_double(layer.att.detach())[0], **common)
-
-    def leaky(self, score: Tensor) -> Tensor:
-        """Return the scores after the leaky ReLU."""
-        return functional.leaky_relu(score, self.slope)
-
-    def values(self, x: Tensor) -> Tensor:
-        """Return V x + v + b, whose weighted mean is the output of the layer; [N, F] -> [N, H, C]."""
-        return torch.einsum("nf,hcf->nhc", x, self.value) + self.shift
-
-    def scores(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Return the score of each edge; [E, H]."""
-        if self.att is None:
-            return self.leaky((x @ self.source.t())[source] + (x @ self.target.t())[target])
-        left, right = (torch.einsum("nf,hcf->nhc", x, part) for part in (self.source, self.target))
-        return (self.leaky(left[source] + right[target] + self.inner) * self.att).sum(2)
 
 
 @dataclass(frozen=True)
@@ -97,7 +35,7 @@ class Chain:
 
     first: Layer | None
     last: Layer
-    act: Callable[[Tensor], Tensor]
+    act: Activation
     x: Tensor  # [N, F]
     source: Tensor  # [E], without self-loops
     target: Tensor  # [E]
@@ -128,21 +66,21 @@ def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain
     >>> parse_chain(GATConv(3, 2), data).logits.shape
     torch.Size([3, 2])
     """
-    layers, logits = _record_layers(model, data, call)
-    _check_supported(layers, logits, data)
+    with recorded_calls(model) as calls:
+        logits = class_logits(model, data, call)
+    _check_supported([call.layer for call in calls], logits, data)
     links = require(data, "edge_index")
     x = require(data, "x").detach()
     x = to_double(x.to_dense() if x.is_sparse else x)
     links, logits = links[:, links[0] != links[1]].to(x.device), to_double(logits)
-    parts = [Layer.of(layer) for layer in layers]
-    for act in ACTIVATIONS:
-        chain = _run(parts, act, x, links)
-        if torch.allclose(chain.logits, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
-            return chain
-    raise NoBoundError(
-        f"{type(model).__name__} does more between its attention layers than apply a monotone activation (a norm, a "
-        "residual or other layers); no bound is known for such models"
-    )
+    act = _activation(calls)
+    chain = None if act is None else _run([Layer.of(call.layer) for call in calls], act, x, links)
+    if chain is None or not torch.allclose(chain.logits, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+        raise NoBoundError(
+            f"{type(model).__name__} does more between its attention layers than apply a monotone activation (a norm, "
+            "a residual or other layers); no bound is known for such models"
+        )
+    return chain
 
 
 def attend(layer: Layer, x: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,6 +106,7 @@ def segment_max(value: Tensor, index: Tensor, num: int) -> Tensor:
 def class_logits(model: nn.Module, data: Data, call: Call | None = None) -> Tensor:
     """Return the logits of a model with or without attention, one column per class, without gradients; [N, C].
 
+    >>> from torch_geometric.nn import GATConv
     >>> class_logits(GATConv(3, 1), Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))).shape
     torch.Size([2, 2])
     """
@@ -177,7 +116,7 @@ def class_logits(model: nn.Module, data: Data, call: Call | None = None) -> Tens
     return binary_logits(Reading(logits, {}))
 
 
-def _run(parts: list[Layer], act: Callable[[Tensor], Tensor], x: Tensor, links: Tensor) -> Chain:
+def _run(parts: list[Layer], act: Activation, x: Tensor, links: Tensor) -> Chain:
     """Compute the layers with this activation."""
     *early, last = parts
     normal, pre, hidden = x.new_zeros(0), x.new_zeros(0), x
@@ -188,21 +127,9 @@ def _run(parts: list[Layer], act: Callable[[Tensor], Tensor], x: Tensor, links: 
     return Chain(early[0] if early else None, last, act, x, links[0], links[1], normal, pre, hidden, logits)
 
 
-def _record_layers(model: nn.Module, data: Data, call: Call | None) -> tuple[list[Any], Tensor]:
-    """Return the attention layers in the order of execution, and the logits."""
-    layers: list[Any] = []
-    kinds = (GATConv, GATv2Conv, TransformerConv)
-    hooks = [
-        module.register_forward_hook(lambda layer, *_: layers.append(layer))
-        for module in model.modules()
-        if isinstance(module, kinds)
-    ]
-    try:
-        logits = class_logits(model, data, call)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return layers, logits
+def _activation(calls: list[LayerCall]) -> Activation | None:
+    """Return the activation between two layers, or None if there is another function."""
+    return match_activation(calls[0].out, calls[1].x) if len(calls) == 2 else identity
 
 
 def _check_supported(layers: list[Any], logits: Tensor, data: Data) -> None:

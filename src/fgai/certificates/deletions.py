@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgai.certificates.chain import Chain, Layer, segment_max
+from fgai.certificates.chain import Chain, segment_max
+from fgai.certificates.layers import Layer
 from fgai.graph import degree, segment_sum
 
 SLACK = 1e-4  # relative to the sizes of all terms: the model itself runs in single precision

@@ -14,8 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fgai.certificates.chain import Chain, Layer, segment_max
+from fgai.certificates.chain import Chain, segment_max
 from fgai.certificates.deletions import CELLS, SLACK, least_term, least_values, span
+from fgai.certificates.layers import Layer
 from fgai.graph import degree, segment_sum
 
 STEPS = 40  # of the bisection; its upper end is used, which is a valid bound

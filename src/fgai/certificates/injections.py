@@ -22,9 +22,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgai.certificates.chain import Chain, Layer, NoBoundError, segment_max
+from fgai.certificates.chain import Chain, NoBoundError, segment_max
 from fgai.certificates.deletions import SLACK, edge_values, least_term, least_values, span, sum_most_negative
-from fgai.certificates.threats import Injection
+from fgai.certificates.layers import Layer
+from fgai.certificates.perturbation_sets import Injection
 from fgai.graph import degree, segment_sum
 from fgai.topk import effective_k
 
@@ -67,40 +68,42 @@ class StateBounds:
         return worst
 
 
-def certified_under_injection(chain: Chain, threat: Injection) -> Tensor:
-    """Return where no injection inside the threat changes the class; [N]."""
+def certified_under_injection(chain: Chain, injection: Injection) -> Tensor:
+    """Return where no injection inside the set changes the class; [N]."""
     first, last = two_layers(chain)
-    if not float(chain.x.min()) >= threat.box[0] or not float(chain.x.max()) <= threat.box[1]:
+    if not float(chain.x.min()) >= injection.box[0] or not float(chain.x.max()) <= injection.box[1]:
         raise NoBoundError(
             f"the features of the graph are between {float(chain.x.min()):g} and {float(chain.x.max()):g}, outside the "
-            f"box {threat.box}; give a box that contains them"
+            f"box {injection.box}; give a box that contains them"
         )
-    bounds = StateBounds.of(chain, threat.box)
-    low, high = injected_states(chain, first, bounds, threat)
+    bounds = StateBounds.of(chain, injection.box)
+    low, high = injected_states(chain, first, bounds, injection)
     p_low, p_high = (end.clamp(*bounds.score) for end in span(last.source[0], low, high))
     d_low, d_high = (end.clamp(*bounds.shared) for end in span(last.target[0], low, high))
     own_y = least_values(last, chain.prediction, low, high)
     margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=chain.x.device)
     for i in range(CELLS):
         d = [d_low + (d_high - d_low) * (i + j) / CELLS for j in (0, 1)]
-        options = [_margin(chain, threat, bounds, (p_low, p_high), own_y, (low, high), d, k) for k in (1.0, last.slope)]
+        options = [
+            _margin(chain, injection, bounds, (p_low, p_high), own_y, (low, high), d, k) for k in (1.0, last.slope)
+        ]
         margin = torch.minimum(margin, torch.stack(options).amax(0))
     return margin > SLACK
 
 
-def certified_members(chain: Chain, threat: Injection, k: int) -> Tensor:
+def certified_members(chain: Chain, injection: Injection, k: int) -> Tensor:
     """Return the share of the top k that no injection evicts if new nodes are linked to no neighbour; [N]."""
     first, last = two_layers(chain)
-    bounds = StateBounds.of(chain, threat.box)
-    p_low, p_high = span(last.source[0], *injected_states(chain, first, bounds, threat))
+    bounds = StateBounds.of(chain, injection.box)
+    p_low, p_high = span(last.source[0], *injected_states(chain, first, bounds, injection))
     score, target, nodes = chain.hidden @ last.source[0], chain.target, chain.nodes
     p = score[chain.source]
     all_nodes = torch.arange(nodes, device=target.device)
     near = SLACK * (1 + score.abs().max() + max(map(abs, bounds.shared)))
     strongest = bounds.score[1] + near
     above = at_least(p, target, p - near, target, nodes) - 1  # old neighbours that may rank before it, also by rounding
-    worst = above + (p_high[target] + near >= p).long() + threat.nodes * (strongest >= p).long()
-    own = at_least(p, target, p_low - near, all_nodes, nodes) + threat.nodes * (strongest >= p_low).long()
+    worst = above + (p_high[target] + near >= p).long() + injection.nodes * (strongest >= p).long()
+    own = at_least(p, target, p_low - near, all_nodes, nodes) + injection.nodes * (strongest >= p_low).long()
     size = degree(target, nodes) + 1
     before = at_least(p, target, p - near, target, nodes) - 1 + (score[target] >= p - near).long()
     mine = at_least(p, target, score - near, all_nodes, nodes)
@@ -123,20 +126,20 @@ def two_layers(chain: Chain) -> tuple[Layer, Layer]:
     return first, last
 
 
-def injected_states(chain: Chain, first: Layer, bounds: StateBounds, threat: Injection) -> tuple[Tensor, Tensor]:
-    """Return bounds of the state of each node when `threat.nodes` nodes are linked to it; [N, K] each."""
-    a_low, a_high = -support(-first.source, threat.box), support(first.source, threat.box)  # [H]
+def injected_states(chain: Chain, first: Layer, bounds: StateBounds, injection: Injection) -> tuple[Tensor, Tensor]:
+    """Return bounds of the state of each node when `injection.nodes` nodes are linked to it; [N, K] each."""
+    a_low, a_high = -support(-first.source, injection.box), support(first.source, injection.box)  # [H]
     scale = first.value.norm(dim=2) / first.source.norm(dim=1, keepdim=True).clamp(min=1e-12)  # [H, C]
     slopes = _slopes(1.0, first.value)[:, None, None] * scale  # [L, H, C]
     reach = chain.x @ first.target.t()
     ends = []
     for sign in (1.0, -1.0):
         forms = sign * first.value + slopes[..., None] * first.source[:, None]
-        bound, best = support(forms, threat.box), torch.zeros_like(chain.pre)
+        bound, best = support(forms, injection.box), torch.zeros_like(chain.pre)
         for i in range(FINE):
             low, high = (a_low + (a_high - a_low) * (i + j) / FINE for j in (0, 1))
             value = (bound - slopes * low[:, None]).amin(0) + sign * first.shift
-            mass = (first.leaky(high + reach) - chain.normal + math.log(threat.nodes)).sigmoid()
+            mass = (first.leaky(high + reach) - chain.normal + math.log(injection.nodes)).sigmoid()
             best = torch.maximum(best, mass.unsqueeze(2) * (value - sign * chain.pre))
         ends.append(chain.pre + sign * best)
     high, low = ends
@@ -155,8 +158,8 @@ def support(form: Tensor, box: tuple[float, float]) -> Tensor:
     return high * form.clamp(min=0).sum(-1) + low * form.clamp(max=0).sum(-1)
 
 
-def at_least(value: Tensor, index: Tensor, floor: Tensor, where: Tensor, num: int) -> Tensor:
-    """Return the number of entries of segment `where` with a value of `floor` or more; [E], [E], [B], [B] -> [B].
+def at_least(value: Tensor, index: Tensor, least: Tensor, where: Tensor, num: int) -> Tensor:
+    """Return the number of entries of segment `where` with a value of `least` or more; [E], [E], [B], [B] -> [B].
 
     >>> at_least(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([2.0]), torch.tensor([0]), 2)
     tensor([1])
@@ -166,12 +169,12 @@ def at_least(value: Tensor, index: Tensor, floor: Tensor, where: Tensor, num: in
     low, high = value.min(), value.max()
     unit = lambda part: ((part - low) / (high - low).clamp(min=1e-300)).clamp(-0.25, 1.25).double()  # noqa: E731
     keys = (2 * index + unit(value)).sort().values
-    return degree(index, num).cumsum(0)[where] - torch.searchsorted(keys, 2 * where + unit(floor))
+    return degree(index, num).cumsum(0)[where] - torch.searchsorted(keys, 2 * where + unit(least))
 
 
 def _margin(
     chain: Chain,
-    threat: Injection,
+    injection: Injection,
     bounds: StateBounds,
     own: tuple[Tensor, Tensor],
     own_y: Tensor,
@@ -193,13 +196,15 @@ def _margin(
     term = least_term(edge[0] - top[target], edge[1] - top[target], edge_y)
     own_term = least_term(mine[0] - top, mine[1] - top, own_y)
     total = segment_sum(term, target, nodes) + own_term
-    if threat.neighbours:
+    if injection.neighbours:
         touched = ends(torch.minimum(own[0][source], p), torch.maximum(own[1][source], p), target)
         y = least_values(last, chain.prediction[target], states[0][source], states[1][source])
         worst = least_term(touched[0] - top[target], touched[1] - top[target], torch.minimum(y, edge_y))
-        total = total + sum_most_negative(worst - term, target, nodes, threat.neighbours)
+        total = total + sum_most_negative(worst - term, target, nodes, injection.neighbours)
     # exp(leaky(p + D) - kappa D) decreases in D for kappa = 1 and increases for kappa = slope
-    total = total + threat.nodes * bounds.term(last, cell[0] if kappa == 1.0 else cell[1], kappa, chain.prediction, top)
+    total = total + injection.nodes * bounds.term(
+        last, cell[0] if kappa == 1.0 else cell[1], kappa, chain.prediction, top
+    )
     relative = total / (segment_sum(term.abs(), target, nodes) + own_term.abs()).clamp(min=1e-300)
     return relative.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
 

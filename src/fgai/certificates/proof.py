@@ -1,4 +1,4 @@
-"""The record of `certify_against`: what is proved about each node or pair against one threat."""
+"""The record of `certify_against`: what is proved about each node or pair against one perturbation set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fgai.certificates.threats import Threat, size_of
+from fgai.certificates.perturbation_sets import PerturbationSet, size_of
 
 How = Literal["exact", "bound", "vote", "none"]
 
@@ -20,12 +20,12 @@ class Proof:
     are on one device.
 
     Args:
-        against: The threat.
+        against: What the attacker may change.
         how: How the budget is known: `exact`, `bound`, `vote`, or `none` if nothing is proved.
         reason: One sentence: how the budget is known, or why nothing is proved.
         prediction: The classes of the certified classifier, [N].
-        budget: The certified budget in the unit of the threat, [N].
-        overlap: Lower bound of V_k of the explanation at the budget of the threat, [N]; None if there is no bound.
+        budget: The certified budget in the unit of `against`, [N].
+        overlap: Lower bound of V_k of the explanation at the budget of `against`, [N]; None if there is no bound.
         overlap_how: How `overlap` is known.
         label: The true classes, [N].
         test: The items that shares are taken over, [N]; all items if None.
@@ -33,7 +33,7 @@ class Proof:
         without_links: The classes that the same model predicts on the graph without links, [N].
     """
 
-    against: Threat
+    against: PerturbationSet
     how: How
     reason: str
     prediction: Tensor
@@ -46,14 +46,14 @@ class Proof:
     without_links: Tensor | None = None
 
     def certified(self, budget: float | None = None) -> Tensor:
-        """Return where the class is proved not to change, at this budget or at that of the threat; [N]."""
+        """Return where the class is proved not to change, at this budget or at that of `against`; [N]."""
         return self.budget >= (size_of(self.against) if budget is None else budget)
 
     def shares(self, budget: float | None = None) -> dict[str, float | None]:
         """Return the certified share with the figures that it must be read with.
 
         Args:
-            budget: A budget in the unit of the threat; that of the threat by default.
+            budget: A budget in the unit of `against`; that of `against` by default.
 
         Returns:
             `certified` and `certified_and_right`; `accuracy` of the certified classifier, `plain` of the model itself,

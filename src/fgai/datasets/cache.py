@@ -1,4 +1,7 @@
-"""The folder of downloaded datasets: raw files, and the graphs read from them as safetensors."""
+"""The folder of downloaded datasets: raw files, and the graphs read from them as safetensors.
+
+Cora, CiteSeer and PubMed are Python pickles, which can run code: only files with a known SHA-256 are opened.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -14,6 +18,7 @@ from filelock import FileLock
 from safetensors.torch import save_file
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.datasets import Planetoid
 
 from fgai.errors import DataError
 from fgai.files import atomic_write
@@ -21,6 +26,9 @@ from fgai.readers import parse_json, read_header, read_tensors
 
 FORMAT = 1
 REMEDY = "delete it; it is written again from the raw files"
+KNOWN: dict[str, str] = parse_json(
+    files("fgai.datasets").joinpath("planetoid-sha256.json").read_bytes(), "planetoid-sha256.json", "install fgai again"
+)
 
 
 def cache(root: str | Path | None = None) -> Path:
@@ -57,6 +65,26 @@ def digests(raw: Path) -> dict[str, str]:
             with path.open("rb") as file:
                 by_file[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return by_file
+
+
+def check_published(raw: Path, known: Mapping[str, str]) -> None:
+    """Raise `DataError` if a raw file is not the published one; `known` holds the digests of the files."""
+    for name, digest in known.items():
+        if name in KNOWN and digest != KNOWN[name]:
+            raise DataError(
+                f"{raw / name} is not the published file (its SHA-256 differs), and as a pickle it could run code; "
+                "delete it and load the dataset again"
+            )
+
+
+class CheckedPlanetoid(Planetoid):
+    """PyG's Planetoid with a check that the raw files, which are pickles, are the published ones."""
+
+    def process(self) -> None:
+        """Check all raw files, then read them as PyG does."""
+        known, raw = digests(Path(self.raw_dir)), Path(self.raw_dir)
+        check_published(raw, {Path(path).name: known[Path(path).name] for path in self.raw_paths})
+        super().process()
 
 
 def save_graph(path: Path, data: Data, raw: Mapping[str, str]) -> None:

@@ -17,8 +17,17 @@ from urllib.error import URLError
 from torch_geometric.data import Data, Dataset
 from torch_geometric.datasets import Amazon, Coauthor
 
-from fgai.datasets.cache import cache, copy_missing, copy_raw, digests, load_graph, locked, save_graph
-from fgai.datasets.planetoid import CheckedPlanetoid, check
+from fgai.datasets.cache import (
+    CheckedPlanetoid,
+    cache,
+    check_published,
+    copy_missing,
+    copy_raw,
+    digests,
+    load_graph,
+    locked,
+    save_graph,
+)
 from fgai.datasets.split import by_index, split_links, split_nodes
 from fgai.datasets.synthetic import synthetic
 from fgai.errors import DataError, MissingExtraError
@@ -45,7 +54,7 @@ class PyGSource:
         copy_raw(f"{self.folder}/{self.part}/raw", root)
         known, path = digests(raw), raw.with_name("graph.safetensors")
         if self.folder == "Planetoid":
-            check(raw, known)
+            check_published(raw, known)
         data = load_graph(path, known)
         if data is None:
             data = self._read(raw)

@@ -1,9 +1,8 @@
 """Tests whether the predictions of a model depend on the edges that an explanation ranks first."""
 
-from fgai.faithfulness.pyg import PyGScores, pyg_scores
+from fgai.faithfulness.pyg import PyGScores, TruthScores, pyg_scores, truth_scores
 from fgai.faithfulness.record import Faithfulness, HopResult
 from fgai.faithfulness.run import measure_faithfulness
-from fgai.faithfulness.truth import TruthScores, truth_scores
 
 __all__ = [
     "Faithfulness",

@@ -177,7 +177,7 @@ class _Probe:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Differences:
     """The three paired differences of each group (a node and a hop)."""
 
     node: Tensor  # [G]
@@ -187,7 +187,7 @@ class _Part:
 
 def _measure(
     nodes: Tensor, groups: Ranked, probe: _Probe, share: float, draws: int, generator: torch.Generator
-) -> _Part:
+) -> _Differences:
     """Delete the most attended, the least attended and random edges of each group, and return the differences."""
     effective_k, size = groups.effective_k(share)[groups.group], groups.size[groups.group]
     node = nodes[groups.node]
@@ -203,7 +203,7 @@ def _measure(
         shuffled = groups.shuffled(generator)
         random += drop(shuffled < effective_k) / draws
         only_random += drop(shuffled >= effective_k) / draws
-    return _Part(node, groups.hop, torch.stack([most - random, most - least, only_random - only_most]))
+    return _Differences(node, groups.hop, torch.stack([most - random, most - least, only_random - only_most]))
 
 
 def _rank(
@@ -220,7 +220,7 @@ def _result(
     attribution: Attribution,
     share: float,
     sampled: int,
-    parts: list[_Part],
+    parts: list[_Differences],
     prefers: bool,
     notes: tuple[str, ...],
     seed: int,

@@ -145,8 +145,8 @@ def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor
     """
     degree = csc_of(graph).start.diff()
     seed_nodes = degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices
-    wide = next(iter(full_neighbour_loader(graph, hops=len(outputs) + 2, seed_nodes=seed_nodes)))
-    expected = read.logits(on_device(wide, device_of(read.model)))[: len(seed_nodes)]
+    larger = next(iter(full_neighbour_loader(graph, hops=len(outputs) + 2, seed_nodes=seed_nodes)))
+    expected = read.logits(on_device(larger, device_of(read.model)))[: len(seed_nodes)]
     narrow = next(iter(full_neighbour_loader(graph, hops=1, seed_nodes=seed_nodes)))
     logits = _read_last_layer(read, narrow, outputs).reading.logits
     if expected.shape != logits.shape or not logits.numel():

@@ -39,8 +39,8 @@ class ShardedBatches:
             )
 
     def __len__(self) -> int:
-        batches, world = -(-self.count // self.batch), distributed.world_size()
-        return batches // world if self.shuffle else len(range(distributed.rank(), batches, world))
+        batches, ranks = -(-self.count // self.batch), distributed.world_size()
+        return batches // ranks if self.shuffle else len(range(distributed.rank(), batches, ranks))
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)

@@ -1,6 +1,6 @@
-"""Threats: what an attacker may change, and how much of it.
+"""Perturbation sets: what an attacker may change, and how much of it.
 
-| threat | what the attacker may do | budget |
+| set | what the attacker may do | budget |
 | --- | --- | --- |
 | `Links(e)` | add, remove or alter `e` links anywhere; add any number of nodes with any features | links |
 | `Deletions(q)` | remove `q` links of the node itself | links |
@@ -89,15 +89,15 @@ class Features:
         check_numbers(0, radius=self.radius)
 
 
-Threat = Links | Deletions | Injection | Features | AttentionBall
+PerturbationSet = Links | Deletions | Injection | Features | AttentionBall
 
 
-def size_of(threat: Threat) -> float:
-    """Return the budget of a threat in its unit.
+def size_of(against: PerturbationSet) -> float:
+    """Return the budget of a perturbation set in its unit.
 
     >>> size_of(Links(3))
     3
     """
-    if isinstance(threat, Links | Deletions):
-        return threat.links
-    return threat.nodes if isinstance(threat, Injection) else threat.radius
+    if isinstance(against, Links | Deletions):
+        return against.links
+    return against.nodes if isinstance(against, Injection) else against.radius

@@ -10,7 +10,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv, TransformerConv
 from fgai import backbones, certify, datasets
 from fgai.attention import Attention
 from fgai.certificates import interval_bounds
-from fgai.certificates.intervals import Interval, _weighted_sum, softmax_bounds
+from fgai.certificates.intervals import Box, _weighted_sum, softmax_bounds
 from fgai.reading import Reader
 from loose import loose
 
@@ -105,18 +105,18 @@ def test_the_ends_of_a_softmax_are_those_of_its_corners(scores):
         (middle + radius * torch.tensor(signs, dtype=torch.double)).softmax(0)
         for signs in itertools.product((-1, 1), repeat=len(scores))
     ]
-    bounds = softmax_bounds(Interval(middle[:, None], radius[:, None]), torch.zeros(len(scores), dtype=torch.long), 1)
+    bounds = softmax_bounds(Box(middle[:, None], radius[:, None]), torch.zeros(len(scores), dtype=torch.long), 1)
     assert torch.allclose(bounds.low[:, 0], torch.stack(corners).amin(0), atol=1e-12)
     assert torch.allclose(bounds.high[:, 0], torch.stack(corners).amax(0), atol=1e-12)
 
 
 def test_scores_too_wide_to_exponentiate_promise_nothing():
-    bounds = softmax_bounds(Interval(torch.zeros(2, 1), torch.full((2, 1), 1e4)), torch.zeros(2, dtype=torch.long), 1)
+    bounds = softmax_bounds(Box(torch.zeros(2, 1), torch.full((2, 1), 1e4)), torch.zeros(2, dtype=torch.long), 1)
     assert bounds.low.tolist() == [[0.0], [0.0]] and bounds.high.tolist() == [[1.0], [1.0]]
 
 
 def test_the_weight_of_an_edge_that_is_alone_is_one_whatever_its_score():
-    bounds = softmax_bounds(Interval(torch.zeros(1, 1), torch.full((1, 1), 1e4)), torch.zeros(1, dtype=torch.long), 1)
+    bounds = softmax_bounds(Box(torch.zeros(1, 1), torch.full((1, 1), 1e4)), torch.zeros(1, dtype=torch.long), 1)
     assert float(bounds.low) == float(bounds.high) == 1.0
 
 
@@ -189,8 +189,8 @@ def test_weight_that_changes_hands_is_worked_out_by_hand():
     look = Attention(torch.tensor([[0.5], [0.3], [0.2]], dtype=torch.double), torch.tensor([[0, 1, 2], [0, 0, 0]]), 1)
     value = torch.tensor([0.0, 1.0, 5.0], dtype=torch.double).view(3, 1, 1)
     spare = torch.tensor([[0.1]], dtype=torch.double)
-    box = _weighted_sum(Interval(value, torch.zeros_like(value)), look.weight, spare, look)
+    box = _weighted_sum(Box(value, torch.zeros_like(value)), look.weight, spare, look)
     assert float(box.high) == pytest.approx(0.4 * 0 + 0.3 * 1 + 0.3 * 5)
     assert float(box.low) <= 0.6 * 0 + 0.3 * 1 + 0.1 * 5
-    wide = _weighted_sum(Interval(value, torch.full_like(value, 0.5)), look.weight, spare, look)
+    wide = _weighted_sum(Box(value, torch.full_like(value, 0.5)), look.weight, spare, look)
     assert float(wide.high) >= 0.4 * 0.5 + 0.3 * 1.5 + 0.3 * 5.5
