@@ -19,6 +19,7 @@ from fgai.calling import call_by_signature
 from fgai.cli import app
 from fgai.datasets import DATASETS
 from fgai.methods import METHODS
+from fgai.metrics import METRICS
 from loose import loose
 
 
@@ -34,6 +35,25 @@ def test_ls_lists_every_entry_of_every_registry_with_what_it_is(run):
     for registry in (DATASETS, BACKBONES, METHODS):
         for name in registry:
             assert [registry.kind, name, *registry.about(name).split()] in lines
+
+
+def test_ls_lists_one_kind_by_its_plural_or_singular(run):
+    for word in ("datasets", "dataset"):
+        kinds = {line.split()[0] for line in run("ls", word).stdout.splitlines()[1:]}
+        assert kinds == {"dataset"}
+    wrong = run("ls", "adversry")
+    assert wrong.exit_code == 2 and "did you mean 'adversaries'?" in wrong.stderr and wrong.stdout == ""
+
+
+def test_json_is_all_that_the_standard_output_gets(run, model, tmp_path):
+    entries = json.loads(run("ls", "metrics", "--json").stdout)
+    assert [entry["name"] for entry in entries] == list(METRICS) and {entry["kind"] for entry in entries} == {"metric"}
+    audited = run("audit", model, *ATTACK, "--json", "--out", tmp_path / "a.json")
+    assert json.loads(audited.stdout) == json.loads((tmp_path / "a.json").read_text())
+    certified = run("certify", model, "--json", "--out", tmp_path / "c.json")
+    assert json.loads(certified.stdout) == json.loads((tmp_path / "c.json").read_text())
+    reported = run("report", model, *ATTACK, "--json", "--out", tmp_path / "r.html")
+    assert list(json.loads(reported.stdout)["reports"]) == ["gat vanilla"] and "r.html" in reported.stderr
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -294,8 +314,8 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_computed(ru
     def worked(*_, **__):
         raise AssertionError("the work began")
 
-    for name in ("shared.load_graph", "train.load_graph", "audit.load_graph", "bench.run_plan", "bench.figure"):
-        monkeypatch.setattr(f"fgai.cli.{name}", worked)
+    for name in ("cli.loading.load_graph", "bench.run.run", "bench.figures.figure"):
+        monkeypatch.setattr(f"fgai.{name}", worked)
     monkeypatch.setattr(saved, "load", worked)
     inside = tmp_path / "file" / "x"
     for words in (
@@ -332,7 +352,7 @@ def test_no_memory_and_no_room_end_in_a_sentence(run, tmp_path, monkeypatch, err
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("fgai.cli.train.prepare_graph", fail)
+    monkeypatch.setattr("fgai.cli.loading.prepare_graph", fail)
     answer = run("train", "--data", "synthetic", "--out", tmp_path / "m")
     assert answer.exit_code == 2 and said in answer.stderr
     assert "Traceback" not in answer.stderr
