@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fgai.cli import audit, bench, listing, starting, train
+from fgai.cli import audit, bench, demo, listing, starting, train
 from fgai.cli.failures import errors_in_words
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     help="Faithful, stable attention explanations for graph neural networks.",
 )
 COMMANDS = {
+    "demo": demo.demo,
     "init": starting.init,
     "ls": listing.ls,
     "train": train.train,
