@@ -13,6 +13,7 @@ from fgai import metrics as metrics
 from fgai import plots as plots
 from fgai import report as report
 from fgai import saved as saved
+from fgai import testing as testing
 from fgai.adversaries import AttackEnsemble as AttackEnsemble
 from fgai.adversaries import AttentionBall as AttentionBall
 from fgai.adversaries import EdgeRewiring as EdgeRewiring

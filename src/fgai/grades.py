@@ -226,6 +226,18 @@ def sum_up(used: Grade, faithful: Grade, stable: Grade, f1: Mapping[str, float])
 NAMES = ("used", "faithful", "stable")
 
 
+def check_required(require: Sequence[str]) -> None:
+    """Raise unless `require` lists names of grades.
+
+    >>> check_required(["stabel"])
+    Traceback (most recent call last):
+    fgai.errors.SettingError: require='stabel'; there is 'used', 'faithful' and 'stable'
+    """
+    check_sequence(require=require)
+    for name in require:
+        check_choice(NAMES, require=name)
+
+
 def failures(grades: Grades, require: Sequence[str] = NAMES) -> list[str]:
     """Return a sentence for each required grade that does not hold; the list is empty if all hold.
 
@@ -242,16 +254,15 @@ def failures(grades: Grades, require: Sequence[str] = NAMES) -> list[str]:
     >>> failures(Grades(good, open_, good, "not shown", ""), ["used", "faithful"])
     ['faithful is unknown: Not enough evidence.']
     """
-    check_sequence(require=require)
-    check_choice(NAMES, **{f"require[{number}]": name for number, name in enumerate(require)})
-    found = []
+    check_required(require)
+    sentences = []
     for name in require:
         grade: Grade | None = getattr(grades, name)
         if grade is None:
-            found.append(f"{name} is unknown: {grades.line}")
+            sentences.append(f"{name} is unknown: {grades.line}")
         elif grade.value not in ("yes", "supported"):
-            found.append(f"{name} is {'unknown' if grade.value == 'unknown' else 'missing'}: {grade.sentence}")
-    return found
+            sentences.append(f"{name} is {'unknown' if grade.value == 'unknown' else 'missing'}: {grade.sentence}")
+    return sentences
 
 
 def _nodes_needed(*intervals: Interval) -> str:

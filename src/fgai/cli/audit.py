@@ -20,6 +20,7 @@ from fgai.cli.options import (
     Folder,
     Gain,
     Import,
+    Require,
     Split,
     UserModel,
     Weights,
@@ -53,6 +54,7 @@ def audit(
     modules: Import = None,
     device: Device = "",
     as_json: AsJson = False,
+    require: Require = "",
 ) -> None:
     """Attack a model, and report whether its attention can be trusted."""
     from fgai import report
@@ -60,9 +62,13 @@ def audit(
     from fgai.auditing.record import writer_for
     from fgai.cli.loading import load_model
     from fgai.devices import placed, resolve_device
+    from fgai.grades import check_required, failures
 
+    required = [name.strip() for name in require.split(",")] if require else []
+    if required:
+        check_required(required)  # refuse before the attack
     if out is not None:
-        writer_for(out)  # refuse before the attack
+        writer_for(out)
         try_output(out)
     import_modules(modules)
     place, attack = resolve_device(device), _adversary(adversary, settings)
@@ -83,6 +89,9 @@ def audit(
     elif out is not None:
         result.save(out)
     typer.echo(result.json() if as_json else result.text())
+    if missing := failures(result.grades, required) if required else []:
+        typer.echo("\n".join(["fgai: the audit does not pass:", *(f"- {line}" for line in missing)]), err=True)
+        raise typer.Exit(1)
 
 
 def certify(

@@ -39,6 +39,9 @@ AdversarySettings = Annotated[
 MethodSettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the method, such as lr=0.005; repeat for more.")
 ]
+Require = Annotated[
+    str, typer.Option(help="End with exit code 1 unless these grades hold: used, faithful, stable, with commas.")
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON to the standard output, and everything else to the standard error.")
 ]
