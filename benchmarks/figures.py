@@ -47,9 +47,8 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
         start, _ = trained(replace(cell, method="vanilla"), data, models)
     fit = method.fit(start, data)
     history = [asdict(epoch) for epoch in fit.history]
-    saved.save(
-        folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), method=cell.method, history=history
-    )
+    about = {"method": {"name": cell.method, **asdict(method)}, "history": history}  # pyright: ignore[reportArgumentType]
+    saved.save(folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), **about)
     return fit.model, history
 
 

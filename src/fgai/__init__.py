@@ -1,59 +1,40 @@
-"""fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy."""
+"""fgai: how far the attention of a graph neural network can be trusted, and a method that makes it trustworthy.
 
-from importlib.metadata import version
+`import fgai` imports no torch. A public name is imported when it is first used; `__init__.pyi` lists them all.
+"""
 
-from fgai import adversaries, backbones, datasets, large, methods, metrics, plots, report, saved
-from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Perturbation
-from fgai.attention import Attention
-from fgai.auditing import AuditReport, Comparison, audit, compare
-from fgai.certificates import Certificate, certify
-from fgai.errors import FGAIError
-from fgai.explainer import AttentionExplainer
-from fgai.faithfulness import Faithfulness, measure_faithfulness
-from fgai.kernels.pyg import accelerated
-from fgai.methods import FGAI, AdversarialTraining, Fit, LayerNorm, Vanilla
-from fgai.reading import Reader, Reading, open_reader, read
-from fgai.tap import AttentionPoint, Tap
+import ast
+import importlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-__version__ = version("fgai")
-__all__ = [
-    "FGAI",
-    "AdversarialTraining",
-    "AttackEnsemble",
-    "Attention",
-    "AttentionBall",
-    "AttentionExplainer",
-    "AttentionPoint",
-    "AuditReport",
-    "Certificate",
-    "Comparison",
-    "EdgeRewiring",
-    "FGAIError",
-    "Faithfulness",
-    "FeatureBall",
-    "Fit",
-    "LayerNorm",
-    "NodeInjection",
-    "Perturbation",
-    "Reader",
-    "Reading",
-    "Tap",
-    "Vanilla",
-    "__version__",
-    "accelerated",
-    "adversaries",
-    "audit",
-    "backbones",
-    "certify",
-    "compare",
-    "datasets",
-    "large",
-    "measure_faithfulness",
-    "methods",
-    "metrics",
-    "open_reader",
-    "plots",
-    "read",
-    "report",
-    "saved",
-]
+
+def _homes() -> dict[str, str]:
+    """The module of each public name, from the type stub beside this file."""
+    tree = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in froms for alias in node.names}
+
+
+_HOMES = _homes()
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value = version("fgai")
+    elif _HOMES.get(name, "fgai") != "fgai":
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _HOMES or (not name.startswith("_") and find_spec(f"fgai.{name}") is not None):
+        value = importlib.import_module(f"fgai.{name}")
+    else:
+        raise AttributeError(f"module 'fgai' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

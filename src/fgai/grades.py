@@ -7,12 +7,13 @@ thresholds are defined in this module, with their reasons.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fgai.errors import NotFiniteError
 from fgai.intervals import Interval
+from fgai.settings import check_choice, check_sequence
 
 MIN_USE = 0.005  # g-TVD if attention is replaced by 1/degree: below it, fewer than 1 in 200 predictions change
 MIN_NONUNIFORMITY = 0.01  # mean l1 distance to 1/degree: below it, the weights of ten neighbours differ by 0.001
@@ -220,6 +221,48 @@ def sum_up(used: Grade, faithful: Grade, stable: Grade, f1: Mapping[str, float])
     answer: Answer = "no" if failed else "not shown" if unknown else "yes"
     deciding = failed or unknown or [one.sentence for one in each]
     return Grades(*each, answer, " ".join([f"Can it be trusted? {answer.capitalize()}.", *deciding]))
+
+
+NAMES = ("used", "faithful", "stable")
+
+
+def check_required(require: Sequence[str]) -> None:
+    """Raise unless `require` lists names of grades.
+
+    >>> check_required(["stabel"])
+    Traceback (most recent call last):
+    fgai.errors.SettingError: require='stabel'; there is 'used', 'faithful' and 'stable'
+    """
+    check_sequence(require=require)
+    for name in require:
+        check_choice(NAMES, require=name)
+
+
+def failures(grades: Grades, require: Sequence[str] = NAMES) -> list[str]:
+    """Return a sentence for each required grade that does not hold; the list is empty if all hold.
+
+    A grade holds if it is `yes` or `supported`. None holds if the model is too weak to be graded.
+
+    Args:
+        grades: The grades of an audit.
+        require: Names of grades: `used`, `faithful` or `stable`.
+
+    Raises:
+        SettingError: A name is not that of a grade, or there is none.
+
+    >>> good, open_ = Grade("yes", "It is used."), Grade("unknown", "Not enough evidence.")
+    >>> failures(Grades(good, open_, good, "not shown", ""), ["used", "faithful"])
+    ['faithful is unknown: Not enough evidence.']
+    """
+    check_required(require)
+    sentences = []
+    for name in require:
+        grade: Grade | None = getattr(grades, name)
+        if grade is None:
+            sentences.append(f"{name} is unknown: {grades.line}")
+        elif grade.value not in ("yes", "supported"):
+            sentences.append(f"{name} is {'unknown' if grade.value == 'unknown' else 'missing'}: {grade.sentence}")
+    return sentences
 
 
 def _nodes_needed(*intervals: Interval) -> str:

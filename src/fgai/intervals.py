@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from scipy import stats
 
 DRAWS = 4_000  # bootstrap samples; 20 of them lie beyond each end of a 99 % interval
 SHOWN, DECIDES = 0.95, 0.99  # levels of the printed interval and of the interval that decides a grade
+NORMAL = NormalDist()
 POWER = 0.8  # probability of a decision with `nodes_needed` nodes
 
 
@@ -45,8 +46,8 @@ class Interval:
         """Return the approximate number of nodes that decide with probability 0.8, if mean and deviation are exact."""
         if not abs(self.mean) > 0:
             return math.inf
-        reach = stats.norm.ppf((1 + DECIDES) / 2) + stats.norm.ppf(POWER)
-        return math.ceil((float(reach) * self.deviation / self.mean) ** 2)
+        reach = NORMAL.inv_cdf((1 + DECIDES) / 2) + NORMAL.inv_cdf(POWER)
+        return math.ceil((reach * self.deviation / self.mean) ** 2)
 
     def __str__(self) -> str:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
@@ -70,9 +71,11 @@ class Interval:
 
     @classmethod
     def _of(cls, values: np.ndarray, means: np.ndarray) -> Interval:
+        from scipy.special import stdtrit  # slow to import; the quantile of Student's t
+
         count, mean, ends = len(values), float(values.mean()), []
         for level in (SHOWN, DECIDES):
-            wider = stats.t.ppf((1 + level) / 2, count - 1) / stats.norm.ppf((1 + level) / 2)
+            wider = stdtrit(count - 1, (1 + level) / 2) / NORMAL.inv_cdf((1 + level) / 2)
             wider *= math.sqrt(count / (count - 1))
             low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
             ends += [mean + wider * (low - mean), mean + wider * (high - mean)]

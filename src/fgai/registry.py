@@ -20,6 +20,7 @@ class Registry(Mapping[str, T]):
 
     Args:
         kind: What the entries are, for error messages.
+        extended_by: A module that registers more entries. It is imported when the registry is first read.
 
     >>> colours = Registry[str]("colour")
     >>> colours.add("red", "#f00")
@@ -29,8 +30,9 @@ class Registry(Mapping[str, T]):
     fgai.errors.UnknownNameError: no colour is called 'rde'; did you mean 'red'? Registered: red
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, extended_by: str = "") -> None:
         self.kind = kind
+        self._extended_by = extended_by
         self._entries: dict[str, T] = {}
         self._about: dict[str, str] = {}
 
@@ -59,18 +61,26 @@ class Registry(Mapping[str, T]):
         self[name]  # raises if the name is unknown
         return self._about[name]
 
+    def _all(self) -> dict[str, T]:
+        """The entries, with those of the module that extends the registry."""
+        if self._extended_by:
+            module, self._extended_by = self._extended_by, ""
+            importlib.import_module(module)
+        return self._entries
+
     def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
-            close = difflib.get_close_matches(str(name), self._entries, n=1)
+        entries = self._all()
+        if name not in entries:
+            close = difflib.get_close_matches(str(name), entries, n=1)
             hint = f"did you mean '{close[0]}'? " if close else ""
             raise UnknownNameError(f"no {self.kind} is called '{name}'; {hint}Registered: {', '.join(self)}")
-        return self._entries[name]
+        return entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self._all())
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._all())
 
 
 def import_from_cwd(module: str) -> Any:

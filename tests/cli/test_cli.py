@@ -19,6 +19,7 @@ from fgai.calling import call_by_signature
 from fgai.cli import app
 from fgai.datasets import DATASETS
 from fgai.methods import METHODS
+from fgai.metrics import METRICS
 from loose import loose
 
 
@@ -34,6 +35,25 @@ def test_ls_lists_every_entry_of_every_registry_with_what_it_is(run):
     for registry in (DATASETS, BACKBONES, METHODS):
         for name in registry:
             assert [registry.kind, name, *registry.about(name).split()] in lines
+
+
+def test_ls_lists_one_kind_by_its_plural_or_singular(run):
+    for word in ("datasets", "dataset"):
+        kinds = {line.split()[0] for line in run("ls", word).stdout.splitlines()[1:]}
+        assert kinds == {"dataset"}
+    wrong = run("ls", "adversry")
+    assert wrong.exit_code == 2 and "did you mean 'adversaries'?" in wrong.stderr and wrong.stdout == ""
+
+
+def test_json_is_all_that_the_standard_output_gets(run, model, tmp_path):
+    entries = json.loads(run("ls", "metrics", "--json").stdout)
+    assert [entry["name"] for entry in entries] == list(METRICS) and {entry["kind"] for entry in entries} == {"metric"}
+    audited = run("audit", model, *ATTACK, "--json", "--out", tmp_path / "a.json")
+    assert json.loads(audited.stdout) == json.loads((tmp_path / "a.json").read_text())
+    certified = run("certify", model, "--json", "--out", tmp_path / "c.json")
+    assert json.loads(certified.stdout) == json.loads((tmp_path / "c.json").read_text())
+    reported = run("report", model, *ATTACK, "--json", "--out", tmp_path / "r.html")
+    assert list(json.loads(reported.stdout)["reports"]) == ["gat vanilla"] and "r.html" in reported.stderr
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -123,7 +143,7 @@ def _model(run, tmp_path):
 def test_a_saved_model_is_audited_and_the_report_kept(run, model, tmp_path):
     answer = run("audit", str(model), *ATTACK, "--out", str(tmp_path / "audit.json"))
     assert answer.exit_code == 0, answer.output
-    assert "Verdict: " in answer.stdout and "Certified" in answer.stdout
+    assert "Can it be trusted?" in answer.stdout and "Certified" in answer.stdout
     assert AuditReport.load(tmp_path / "audit.json").text() == answer.stdout.rstrip("\n")
 
 
@@ -152,7 +172,7 @@ def test_a_users_own_model_weights_and_graph_are_audited(run, tmp_path, monkeypa
     (tmp_path / "mine.py").write_text(MINE)
     save_model(GAT(32, 8, num_layers=2, out_channels=4, heads=2), "w.safetensors")
     own = ["--model", "mine:build", "--weights", "w.safetensors", "--data", "mine:graph"]
-    assert "Verdict: " in run("audit", *own, *ATTACK).stdout
+    assert "Can it be trusted?" in run("audit", *own, *ATTACK).stdout
     page = run("report", *own, *ATTACK, "--out", "mine.html")
     assert page.exit_code == 0 and "mine:build" in Path("mine.html").read_text(), page.output
     assert "certified" in run("certify", *own, "--k", "3").stdout
@@ -214,7 +234,7 @@ def test_a_folder_called_like_a_dataset_is_not_taken_for_its_graph(run, tmp_path
 
 def test_what_cannot_be_written_is_said_before_the_attack(run, model, tmp_path):
     answer = run("audit", model, "--out", tmp_path / "audit.pdf")
-    assert answer.exit_code == 2 and ".html" in answer.stderr and "Verdict" not in answer.stdout
+    assert answer.exit_code == 2 and ".html" in answer.stderr and "trusted" not in answer.stdout
     for words in (("certify", "--out", "c.html"), ("report", "--out", "r.pdf"), ("certify", "--norm", "l3")):
         refused = run(words[0], model, *words[1:])
         assert refused.exit_code == 2 and words[-1] in refused.stderr and not Path(words[-1]).exists()
@@ -294,8 +314,8 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_computed(ru
     def worked(*_, **__):
         raise AssertionError("the work began")
 
-    for name in ("shared.load_graph", "train.load_graph", "audit.load_graph", "bench.run_plan", "bench.figure"):
-        monkeypatch.setattr(f"fgai.cli.{name}", worked)
+    for name in ("cli.loading.load_graph", "bench.run.run", "bench.figures.figure"):
+        monkeypatch.setattr(f"fgai.{name}", worked)
     monkeypatch.setattr(saved, "load", worked)
     inside = tmp_path / "file" / "x"
     for words in (
@@ -332,7 +352,7 @@ def test_no_memory_and_no_room_end_in_a_sentence(run, tmp_path, monkeypatch, err
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("fgai.cli.train.prepare_graph", fail)
+    monkeypatch.setattr("fgai.cli.loading.prepare_graph", fail)
     answer = run("train", "--data", "synthetic", "--out", tmp_path / "m")
     assert answer.exit_code == 2 and said in answer.stderr
     assert "Traceback" not in answer.stderr

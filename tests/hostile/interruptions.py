@@ -23,15 +23,19 @@ from typing import Any
 import torch
 from campaign import Finding, lasting
 
+import fgai
 from fgai import cli, saved
 from fgai import distributed as launch
+from fgai.bench import run
 from fgai.bench.results import read_rows
 from fgai.bench.run import Settings
-from fgai.cli import bench
+from fgai.cli import loading as loading
 from fgai.errors import FGAIError
 from fgai.large import DiskGraph
 from loose import loose
 
+for _name in fgai.__all__:
+    getattr(fgai, _name)  # imports it
 FAST = Settings(("injection-20x20",), epochs=2)
 LONGEST = 120.0  # seconds, after which a command hangs
 PAGE, ROOMY = 4_096, 2**20
@@ -139,8 +143,8 @@ def _quick() -> None:
     """Few epochs and one attack in the bench; ranks are forks as well."""
     plain: Any = launch.LaunchConfig
     launch.LaunchConfig = lambda **given: plain(**{**given, "start_method": "fork"})
-    run_plan: Any = bench.run_plan
-    loose(bench).run_plan = lambda *args, **given: run_plan(*args, **{**given, "settings": FAST})
+    run_plan: Any = run.run
+    loose(run).run = lambda *args, **given: run_plan(*args, **{**given, "settings": FAST})
 
 
 def ended(child: int, seconds: float) -> int | None:

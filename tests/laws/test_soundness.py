@@ -235,7 +235,7 @@ class Overflowing(torch.nn.Module):
         return self.inner(x, edge_index) * torch.where(x.max() > 50, INF, 1.0)
 
 
-def test_an_audit_whose_attack_makes_the_answers_infinite_has_no_verdict():  # S1
+def test_an_audit_whose_attack_makes_the_answers_infinite_has_no_grades():  # S1
     with pytest.raises(NotFiniteError):
         fgai.audit(Overflowing(trained()).eval(), community(), replace(ATTACK, box=(-100.0, 100.0), step=2.0), seeds=1)
 
@@ -267,7 +267,7 @@ FLOOR |= {"overlap_randomised": 0.5, "g_tvd_uniform": 0.3, "f1_largest_class": 0
     [(0, "f1"), (0, "nonuniformity"), (1, "f1"), (1, "g_tvd"), (1, "overlap"), (2, "g_tvd_uniform")],
 )
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_no_verdict_is_given_on_a_number_that_is_not_finite(which, name, value):  # S1
+def test_no_grade_is_given_on_a_number_that_is_not_finite(which, name, value):  # S1
     told = clean, attacked, baselines = dict(GOOD), dict(GOOD), dict(FLOOR)
     told[which][name] = value
     with pytest.raises(NotFiniteError, match=name):

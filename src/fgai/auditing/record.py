@@ -22,7 +22,7 @@ from fgai.readers import read_json
 from fgai.records import record
 from fgai.registry import Registry
 
-WRITERS: Registry[Callable[[Any], str]] = Registry("format of a report")
+WRITERS: Registry[Callable[[Any], str]] = Registry("format of a report", extended_by="fgai.report")
 WRITERS.add(".json", lambda report: report.json(), "everything; `AuditReport.load` reads it")
 WRITERS.add(".md", lambda report: report.markdown(), "a table for a page")
 WRITERS.add(".txt", lambda report: report.text(), "for the terminal")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import TransformerConv
@@ -109,6 +108,8 @@ def _leading_eigenvectors(matrix: sp.csr_matrix, count: int, tolerance: float) -
     elif num_nodes <= max(64, 2 * count + 1):
         values, vectors = np.linalg.eigh(matrix.toarray())
     else:
+        from scipy.sparse.linalg import eigsh  # slow to import
+
         start = np.random.default_rng(0).standard_normal(num_nodes)
         width = min(max(64, 2 * count + 1), num_nodes - 1)
         tol: Any = tolerance  # SciPy's stubs declare an int

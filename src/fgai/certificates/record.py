@@ -27,7 +27,7 @@ from fgai.checks import check_logits, one_graph
 from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.errors import DataError
-from fgai.files import atomic_write, checked_suffix
+from fgai.files import atomic_write, checked_suffix, jsonable
 from fgai.metrics import top_overlap
 from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
 from fgai.settings import check_top
@@ -146,11 +146,14 @@ class Certificate:
             "earlier": {site: _shares(bound) for site, bound in self.earlier.items()},
         }
 
+    def json(self) -> str:
+        """Return `as_dict` as JSON; numbers that are not finite become null."""
+        return json.dumps(jsonable(self.as_dict()), indent=1, allow_nan=False)
+
     def save(self, path: str | Path) -> None:
         """Write the certificate to a `.json` or `.txt` file."""
         path = Path(path)
-        plain = json.loads(json.dumps(self.as_dict()), parse_constant=lambda _: None)
-        content = json.dumps(plain, indent=1, allow_nan=False) if file_kind(path) == ".json" else self.text()
+        content = self.json() if file_kind(path) == ".json" else self.text()
         with atomic_write(path) as temporary:
             temporary.write_text(content + "\n")
 

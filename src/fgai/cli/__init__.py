@@ -1,18 +1,25 @@
-"""The command line: `fgai ls`, `fgai train`, `fgai audit` and so on. Commands parse options and call the library."""
+"""The command line: `fgai ls`, `fgai train`, `fgai audit` and so on. Commands parse options and call the library.
+
+The modules of the commands import torch and the library inside their functions, so that `fgai --help` is fast.
+"""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from fgai.cli import audit, bench, listing, train
-from fgai.cli.shared import errors_in_words
+from fgai.cli import audit, bench, demo, listing, starting, train
+from fgai.cli.failures import errors_in_words
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,  # plain help: rich doubles its time
     help="Faithful, stable attention explanations for graph neural networks.",
 )
 COMMANDS = {
+    "demo": demo.demo,
+    "init": starting.init,
     "ls": listing.ls,
     "train": train.train,
     "fit": train.fit,
@@ -26,3 +33,20 @@ COMMANDS = {
 }
 for _name, _function in COMMANDS.items():
     app.command(_name)(errors_in_words()(_function))
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"fgai {version('fgai')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Faithful, stable attention explanations for graph neural networks."""

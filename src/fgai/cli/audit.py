@@ -5,23 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch_geometric.data import Data
 
-from fgai import datasets, report, saved
-from fgai.adversaries import ADVERSARIES
-from fgai.auditing import audit as run_audit
-from fgai.auditing import compare
-from fgai.auditing.record import writer_for
-from fgai.backbones import BACKBONES
-from fgai.certificates import certify as run_certify
-from fgai.certificates.explanation import Norm
-from fgai.certificates.record import file_kind
 from fgai.cli.options import (
     AdversaryName,
     AdversarySettings,
+    AsJson,
     AttackSeeds,
     DataName,
     Device,
@@ -29,20 +20,23 @@ from fgai.cli.options import (
     Folder,
     Gain,
     Import,
+    Require,
     Split,
     UserModel,
     Weights,
     import_modules,
     parse_settings,
 )
-from fgai.cli.shared import LoadedModel, load_graph, load_model, load_saved_model, load_user_model
-from fgai.devices import placed, resolve_device
 from fgai.errors import DataError
 from fgai.files import checked_suffix, try_output
-from fgai.metrics.explanation import TOP
 from fgai.settings import check_choice, check_numbers
 
-NORMS = get_args(Norm)
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from fgai.cli.loading import LoadedModel
+
+NORMS = ("l1", "l2", "linf")
 
 
 def audit(
@@ -59,10 +53,22 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
     modules: Import = None,
     device: Device = "",
+    as_json: AsJson = False,
+    require: Require = "",
 ) -> None:
-    """Attack a saved model or your own, and report whether its attention can be trusted."""
+    """Attack a model, and report whether its attention can be trusted."""
+    from fgai import report
+    from fgai.auditing import audit as run_audit
+    from fgai.auditing.record import writer_for
+    from fgai.cli.loading import load_model
+    from fgai.devices import placed, resolve_device
+    from fgai.grades import check_required, failures
+
+    required = [name.strip() for name in require.split(",")] if require else []
+    if required:
+        check_required(required)  # refuse before the attack
     if out is not None:
-        writer_for(out)  # refuse before the attack
+        writer_for(out)
         try_output(out)
     import_modules(modules)
     place, attack = resolve_device(device), _adversary(adversary, settings)
@@ -82,7 +88,10 @@ def audit(
         report.save(out, result, about=_provenance(loaded.data_name(data), graph))
     elif out is not None:
         result.save(out)
-    typer.echo(result.text())
+    typer.echo(result.json() if as_json else result.text())
+    if missing := failures(result.grades, required) if required else []:
+        typer.echo("\n".join(["fgai: the audit does not pass:", *(f"- {line}" for line in missing)]), err=True)
+        raise typer.Exit(1)
 
 
 def certify(
@@ -97,8 +106,18 @@ def certify(
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
     device: Device = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Prove what can be proved about an explanation: the four conditions, for every node, in attention space."""
+    """Prove what can be proved about an explanation.
+
+    The four conditions are proved for each node, in attention space.
+    """
+    from fgai import saved
+    from fgai.certificates import certify as run_certify
+    from fgai.certificates.record import file_kind
+    from fgai.cli.loading import load_model
+    from fgai.devices import placed, resolve_device
+
     _check_ball(norm, radius)
     place = resolve_device(device)
     if out is not None:
@@ -111,7 +130,7 @@ def certify(
     certificate = run_certify(loaded.model.to(place), graph, before, k, radius, norm=norm_name, call=loaded.call)
     if out is not None:
         certificate.save(out)
-    typer.echo(certificate.text())
+    typer.echo(certificate.json() if as_json else certificate.text())
 
 
 def write_report(
@@ -132,8 +151,15 @@ def write_report(
     split: Split = 0,
     modules: Import = None,
     device: Device = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Audit and certify models side by side, and write one HTML file."""
+    """Audit models side by side, and write an HTML page."""
+    from fgai import report
+    from fgai.auditing import compare
+    from fgai.certificates import certify as run_certify
+    from fgai.devices import placed, resolve_device
+    from fgai.metrics.explanation import TOP
+
     _check_ball("l1", radius)
     place = resolve_device(device)
     checked_suffix(out, (".html",), "a report of models side by side")
@@ -155,16 +181,21 @@ def write_report(
         histories={name: one.history for name, one in models.items()},
         about={**about, **_weight_digests(models)},
     )
-    typer.echo(f"{comparison.markdown()}\n{out}: {out.stat().st_size / 1e6:.1f} MB")
+    typer.echo(comparison.json() if as_json else comparison.markdown())
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB", err=as_json)
 
 
 def _adversary(name: str, settings: list[str] | None) -> Any:
     """The adversary that the options describe."""
+    from fgai.adversaries import ADVERSARIES
+
     return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
 
 
 def _load_models(folders: list[Path], model: str, weights: Path | None) -> list[LoadedModel]:
     """The models of a report, which must have different titles."""
+    from fgai.cli.loading import load_saved_model, load_user_model
+
     loaded = [load_saved_model(folder) for folder in folders]
     loaded += [load_user_model(model, weights)] if model else []
     if not loaded:
@@ -180,6 +211,10 @@ def _common_graph(models: dict[str, LoadedModel], data: str, split: int) -> tupl
 
     A user's own model takes the graph and the split of the saved ones.
     """
+    from fgai.backbones import BACKBONES
+    from fgai.cli.loading import load_graph
+    from fgai.datasets import compact
+
     trained = [one for one in models.values() if one.saved is not None] or list(models.values())
     origins = {(one.data_name(data), one.split(split)) for one in trained}
     if len(origins) > 1:
@@ -189,7 +224,7 @@ def _common_graph(models: dict[str, LoadedModel], data: str, split: int) -> tupl
     name, seed = origins.pop()
     graph = load_graph(name, seed)
     for backbone in dict.fromkeys(one.saved.backbone for one in trained if one.saved is not None):
-        graph = BACKBONES[backbone].prepare(datasets.compact(graph))
+        graph = BACKBONES[backbone].prepare(compact(graph))
     return graph, {"split seed": str(seed), **_provenance(name, graph)}
 
 
@@ -200,8 +235,10 @@ def _weight_digests(models: dict[str, LoadedModel]) -> dict[str, str]:
 
 def _provenance(name: str, graph: Data) -> dict[str, str]:
     """The data and the command of a report."""
+    from fgai.datasets import fingerprint
+
     command = shlex.join(["fgai", *sys.argv[1:]])
-    return {"data": name, "data sha256": datasets.fingerprint(graph), "command": command}
+    return {"data": name, "data sha256": fingerprint(graph), "command": command}
 
 
 def _check_ball(norm: str, radius: float) -> None:

@@ -5,24 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
-from fgai import plots
-from fgai.bench.engines import ENGINES
-from fgai.bench.figures import FIGURES, figure
-from fgai.bench.plan import Plan, plans
-from fgai.bench.results import CellStore
-from fgai.bench.run import Settings
-from fgai.bench.run import run as run_plan
-from fgai.bench.tables import FORMATS, table_of
-from fgai.bench.tracking import tracker
 from fgai.cli.options import Device, Import, parse_pairs
-from fgai.devices import resolve_device
 from fgai.errors import SettingError
 from fgai.files import try_output
 
-PlanName = Annotated[str, typer.Argument(help=f"{', '.join(plans())}, or the path of your own .toml file.")]
+PlanName = Annotated[str, typer.Argument(help="table1, table2, ..., or the path of your own .toml file.")]
 
 
 def bench(
@@ -30,13 +19,25 @@ def bench(
     out: Annotated[Path, typer.Option(help="The folder of finished cells.")] = Path("results/cells"),
     only: Annotated[list[str] | None, typer.Option(help="field=value, such as dataset=cora or seed=0+1.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Maximum number of seeds.")] = None,
-    engine: Annotated[str, typer.Option(help=f"{', '.join(ENGINES)}.")] = "serial",
+    engine: Annotated[str, typer.Option(help="serial, pool or ray.")] = "serial",
     workers: Annotated[int | None, typer.Option(help="Processes of one thread; one per core by default.")] = None,
     modules: Import = None,
     track: Annotated[str, typer.Option(help="Also log metrics to mlflow:FILE or tensorboard:FOLDER.")] = "",
     device: Device = "",
 ) -> None:
-    """Run the unfinished cells of a table; run the command again after a crash to continue."""
+    """Run the unfinished cells of a table.
+
+    Run the command again after a crash to continue.
+    """
+    import torch
+
+    from fgai.bench.plan import Plan
+    from fgai.bench.results import CellStore
+    from fgai.bench.run import Settings
+    from fgai.bench.run import run as run_plan
+    from fgai.bench.tracking import tracker
+    from fgai.devices import resolve_device
+
     try_output(out, folder=True)
     torch.set_num_threads(1)
     cells = run_plan(
@@ -63,16 +64,19 @@ def table(
     plan: PlanName,
     folder: Annotated[Path, typer.Argument(help="The folder of finished cells.")] = Path("results/cells"),
     beside: Annotated[str, typer.Option(help="`paper` shows the paper's values beside ours.")] = "",
-    as_: Annotated[str, typer.Option("--as", help=f"{', '.join(FORMATS)}.")] = "markdown",
+    as_: Annotated[str, typer.Option("--as", help="markdown, latex or csv.")] = "markdown",
 ) -> None:
     """Show a table from the finished cells."""
+    from fgai.bench.plan import Plan
+    from fgai.bench.tables import FORMATS, table_of
+
     if beside not in ("", "paper"):
         raise SettingError(f"--beside {beside}: only `paper` can be shown beside ours")
     typer.echo(FORMATS[as_](table_of(Plan.read(plan), folder, beside_paper=beside == "paper")))
 
 
 def draw_figure(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
+    name: Annotated[str, typer.Argument(help="A figure of the paper, such as stars.")],
     results: Annotated[Path, typer.Option(help="The folder of committed results.")] = Path("results"),
     dataset: Annotated[str, typer.Option(help="The dataset; by default Amazon-Photo, or all that the figure has.")] = (
         ""
@@ -80,7 +84,10 @@ def draw_figure(
     backbone: Annotated[str, typer.Option(help="The backbone, for a figure of one backbone.")] = "gat",
     out: Annotated[Path | None, typer.Option(help=".svg or .png; NAME.svg by default.")] = None,
 ) -> None:
-    """Draw a figure of the paper from the committed results."""
+    """Draw a figure of the paper from committed results."""
+    from fgai import plots
+    from fgai.bench.figures import figure
+
     path = out or Path(f"{name}.svg")
     plots.format_of(path)  # refuse before drawing
     try_output(path)

@@ -14,7 +14,12 @@ from fgai.errors import DataError, SettingError
 from fgai.records import checked_value
 from fgai.registry import import_from_cwd
 
-DataName = Annotated[str, typer.Option("--data", help="A dataset of `fgai ls`, or your own: module:function.")]
+DataName = Annotated[
+    str,
+    typer.Option(
+        "--data", help="A dataset of `fgai ls datasets`, or your own: module:function. Default: the graph of the model."
+    ),
+]
 Folder = Annotated[Path | None, typer.Argument(help="A folder written by `fgai train` or `fgai fit`.")]
 UserModel = Annotated[str, typer.Option("--model", help="Your own model: module:function that returns it.")]
 Weights = Annotated[Path | None, typer.Option(help="The weights of your own model, a safetensors file.")]
@@ -22,17 +27,23 @@ Seed = Annotated[int, typer.Option(help="Seed of the split, the initial weights 
 Split = Annotated[int, typer.Option(help="Seed of the split, for a model without a manifest.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs; the method's default if not given.")]
-AdversaryName = Annotated[str, typer.Option("--adversary", help="An adversary of `fgai ls`.")]
+AdversaryName = Annotated[str, typer.Option("--adversary", help="An adversary of `fgai ls adversaries`.")]
 ExplanationName = Annotated[
     str, typer.Option("--explanation", help="tree, last, first, layer:NAME or leave-one-out, see `fgai ls`.")
 ]
-Gain = Annotated[str, typer.Option(help="What the attack maximises: a gain of `fgai ls`.")]
+Gain = Annotated[str, typer.Option(help="What the attack maximises: a gain of `fgai ls gains`.")]
 AttackSeeds = Annotated[int, typer.Option("--seeds", help="Number of attacks, with the seeds 0, 1, ...")]
 AdversarySettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the adversary, such as nodes=20; repeat for more.")
 ]
 MethodSettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the method, such as lr=0.005; repeat for more.")
+]
+Require = Annotated[
+    str, typer.Option(help="End with exit code 1 unless these grades hold: used, faithful, stable, with commas.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON to the standard output, and everything else to the standard error.")
 ]
 Import = Annotated[list[str] | None, typer.Option("--import", help="A module that registers your own entries.")]
 

@@ -6,13 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch_geometric.data import Data
 
-from fgai import datasets, saved
-from fgai.backbones import BACKBONES, build, shape_for
 from fgai.cli.options import (
     DataName,
     Device,
@@ -28,30 +25,35 @@ from fgai.cli.options import (
     parse_pairs,
     parse_settings,
 )
-from fgai.cli.shared import LoadedModel, load_graph, load_model, prepare_graph
-from fgai.devices import device_of_rank, placed, resolve_device
-from fgai.distributed import launch, rank
 from fgai.errors import DataError, SettingError
 from fgai.files import try_output
-from fgai.large import DiskGraph, convert_edge_list
-from fgai.large import convert as convert_graph
-from fgai.large.fitting import BATCH, dataset_name, f1_on_test, fit_graph
-from fgai.large.store import MANIFEST
-from fgai.methods import METHODS
+
+if TYPE_CHECKING:
+    from fgai.cli.loading import LoadedModel
 
 
 def train(
     data: DataName,
     out: Annotated[Path, typer.Option(help="The folder to write the model to.")],
-    backbone: Annotated[str, typer.Option(help=f"{', '.join(BACKBONES)}.")] = "gat",
-    method: Annotated[str, typer.Option(help="A method of `fgai ls` that trains from scratch.")] = "vanilla",
+    backbone: Annotated[str, typer.Option(help="A backbone of `fgai ls backbones`.")] = "gat",
+    method: Annotated[str, typer.Option(help="A method of `fgai ls methods` that trains from scratch.")] = "vanilla",
     settings: MethodSettings = None,
     seed: Seed = 0,
     epochs: Epochs = None,
     modules: Import = None,
     device: Device = "",
 ) -> None:
-    """Train a backbone on a dataset and save it: weights.safetensors and manifest.json."""
+    """Train a backbone on a dataset, and save it.
+
+    The folder gets weights.safetensors and manifest.json.
+    """
+    from fgai import saved
+    from fgai.backbones import build, shape_for
+    from fgai.cli.loading import prepare_graph
+    from fgai.datasets import fingerprint
+    from fgai.devices import placed, resolve_device
+    from fgai.large.fitting import f1_on_test
+
     try_output(out, folder=True)  # refuse before the training
     import_modules(modules)
     place = resolve_device(device)
@@ -67,7 +69,7 @@ def train(
         backbone=backbone,
         **shape_for(graph),
         data=data,
-        data_sha256=datasets.fingerprint(graph),
+        data_sha256=fingerprint(graph),
         method={"name": method, **asdict(trainer)},
         seed=seed,
         **saved.fit_entries(run, f1),
@@ -102,7 +104,7 @@ def fit(
     model: UserModel = "",
     weights: Weights = None,
     data: Annotated[str, typer.Option("--data", help="Another graph: a dataset, or a folder of `fgai convert`.")] = "",
-    method: Annotated[str, typer.Option(help="A method of `fgai ls`.")] = "fgai",
+    method: Annotated[str, typer.Option(help="A method of `fgai ls methods`.")] = "fgai",
     preset: Annotated[str, typer.Option(help="A preset of the method; fgai has default, links, paper, released.")] = (
         "default"
     ),
@@ -116,7 +118,14 @@ def fit(
     modules: Import = None,
     device: Device = "",
 ) -> None:
-    """Re-train a model from its weights, by default with FGAI, and save it as a model of the same kind."""
+    """Re-train a model with FGAI or another method.
+
+    The training starts from the weights of the model. The saved model is of the same kind.
+    """
+    from fgai.devices import resolve_device
+    from fgai.distributed import launch
+    from fgai.large.fitting import BATCH
+
     try_output(out, folder=True)
     if checkpoint is not None:
         try_output(checkpoint)
@@ -150,6 +159,9 @@ def fit(
 
 def _load_for_fit(job: _FitJob) -> tuple[LoadedModel, Any]:
     """The model and the method of a job, if the result can be saved."""
+    from fgai import saved
+    from fgai.cli.loading import load_model
+
     loaded = load_model(job.folder, job.model, job.weights)
     method = _method(job.method, job.preset, job.settings, job.epochs, loaded.split(job.split))
     if loaded.saved is not None and loaded.saved.has_preprocessing:
@@ -164,6 +176,16 @@ def _load_for_fit(job: _FitJob) -> tuple[LoadedModel, Any]:
 
 def _run_fit(job: _FitJob) -> Callable[[], None]:
     """Fit on each rank; the returned function runs after the process group has ended, and saves on the first rank."""
+    from torch_geometric.data import Data
+
+    from fgai import saved
+    from fgai.datasets import fingerprint
+    from fgai.devices import device_of_rank, resolve_device
+    from fgai.distributed import rank
+    from fgai.large import DiskGraph
+    from fgai.large.fitting import dataset_name, f1_on_test, fit_graph
+    from fgai.large.store import MANIFEST
+
     import_modules(job.modules)
     loaded, method = _load_for_fit(job)
     seed, place = loaded.split(job.split), device_of_rank(resolve_device(job.device))
@@ -180,7 +202,7 @@ def _run_fit(job: _FitJob) -> Callable[[], None]:
             f1 = f1_on_test(run.model, graph, call=saved.call_of(method))
             entries = {
                 "data": dataset_name(graph, data, seed),
-                "data_sha256": datasets.fingerprint(graph) if isinstance(graph, Data) else "",
+                "data_sha256": fingerprint(graph) if isinstance(graph, Data) else "",
                 "method": {"name": job.method, "preset": job.preset, **asdict(method)},
                 "seed": seed,
                 **saved.fit_entries(run, f1),
@@ -204,6 +226,8 @@ def _summary(loaded: LoadedModel, job: _FitJob, data: str, f1: float) -> str:
 
 def _method(name: str, preset: str, settings: Any, epochs: int | None, seed: int) -> Any:
     """The method that the options describe."""
+    from fgai.methods import METHODS
+
     changed = parse_settings(METHODS[name], name, settings) | ({} if epochs is None else {"epochs": epochs})
     return METHODS[name].preset(preset, **{"seed": seed, **changed})
 
@@ -225,7 +249,12 @@ def convert(
     split: Annotated[int, typer.Option(help="Seed of the split, for a dataset.")] = 0,
     backbone: Annotated[str, typer.Option(help="Also write the inputs that this backbone needs, as gt does.")] = "",
 ) -> None:
-    """Write a graph to disk, so that features and edges need not fit into memory."""
+    """Write a graph to disk, for graphs larger than memory."""
+    from fgai.backbones import BACKBONES
+    from fgai.cli.loading import load_graph
+    from fgai.large import convert as convert_graph
+    from fgai.large import convert_edge_list
+
     if out.exists():
         raise DataError(f"{out} exists already; give a new folder, or remove that one")
     try_output(out, folder=True)

@@ -3,6 +3,6 @@
 from fgai.datasets.catalogue import DATASETS, load
 from fgai.datasets.features import compact, fingerprint
 from fgai.datasets.reasons import true_edges
-from fgai.datasets.synthetic import synthetic
+from fgai.datasets.synthetic import synthetic, synthetic_words
 
-__all__ = ["DATASETS", "compact", "fingerprint", "load", "synthetic", "true_edges"]
+__all__ = ["DATASETS", "compact", "fingerprint", "load", "synthetic", "synthetic_words", "true_edges"]

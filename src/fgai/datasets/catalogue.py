@@ -29,7 +29,7 @@ from fgai.datasets.cache import (
     save_graph,
 )
 from fgai.datasets.split import by_index, split_links, split_nodes
-from fgai.datasets.synthetic import synthetic
+from fgai.datasets.synthetic import synthetic, synthetic_words
 from fgai.errors import DataError, MissingExtraError
 from fgai.files import scratch
 from fgai.registry import Registry
@@ -90,6 +90,16 @@ def _synthetic(root: Path, seed: int) -> Data:
     1000
     """
     return split_nodes(synthetic(seed=seed), seed)
+
+
+@DATASETS.register("synthetic-words")
+def _synthetic_words(root: Path, seed: int) -> Data:
+    """A generated community graph whose features are words, for `fgai demo`.
+
+    >>> _synthetic_words(Path("data"), seed=0).num_features
+    200
+    """
+    return split_nodes(synthetic_words(seed=seed), seed)
 
 
 @DATASETS.register("synthetic-links")

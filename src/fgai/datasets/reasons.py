@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.datasets import ExplainerDataset, InfectionDataset
@@ -157,5 +155,8 @@ def _infection(root: Path, seed: int) -> Data:
 def _components(edge_index: Tensor, nodes: int) -> Tensor:
     """Return the number of the connected component of each node; [N]."""
     source, target = edge_index.numpy()
+    from scipy.sparse import coo_matrix  # slow to import
+    from scipy.sparse.csgraph import connected_components
+
     matrix = coo_matrix(([1] * len(source), (source, target)), shape=(nodes, nodes))
     return torch.from_numpy(connected_components(matrix, directed=False)[1]).long()

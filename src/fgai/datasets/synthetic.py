@@ -70,6 +70,36 @@ def synthetic(
     return Data(x=x, edge_index=to_undirected(pairs, num_nodes=nodes), y=y)
 
 
+def synthetic_words(
+    nodes: int = 1_500, edges: int = 30_000, words: int = 200, classes: int = 5, *, seed: int = 0
+) -> Data:
+    """Return a community graph whose features are words, 0 or 1, as in graphs of products or papers.
+
+    Args:
+        nodes: Number of nodes.
+        edges: Number of edges; both directions count.
+        words: Number of features. A word belongs to a community with probability 0.15. A node has a word of its
+            community with probability 0.12, and any other with probability 0.02.
+        classes: Number of communities.
+        seed: Random seed.
+
+    Returns:
+        The graph with `x`, `edge_index` and `y`, without masks.
+
+    >>> data = synthetic_words(nodes=300, edges=2_000, words=50)
+    >>> data.x.shape, data.x.unique().tolist()
+    (torch.Size([300, 50]), [0.0, 1.0])
+    """
+    check_whole(1, words=words)
+    data = synthetic(nodes, edges, features=1, classes=classes, seed=seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    belongs = torch.rand(classes, words, generator=generator) < 0.15
+    assert isinstance(data.y, Tensor)
+    share = torch.where(belongs[data.y], 0.12, 0.02)
+    data.x = (torch.rand(share.shape, generator=generator) < share).float()
+    return data
+
+
 def _pairs(y: Tensor, popularity: Tensor, count: int, homophily: float, generator: torch.Generator) -> Tensor:
     """Return `count` distinct pairs of nodes, [2, count], the smaller id first."""
     order = y.argsort(stable=True)  # by community, so that each is an interval of the cumulative popularity

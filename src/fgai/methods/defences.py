@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import coo_matrix, csr_matrix, diags
-from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -130,6 +129,8 @@ class GNNSVD(Purified):
         )
 
     def _least_fitting(self, edges: np.ndarray, nodes: int) -> Tensor:
+        from scipy.sparse.linalg import svds  # slow to import
+
         adjacency = coo_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes)).tocsr()
         u, s, v = svds(adjacency, k=min(self.rank, nodes - 1), v0=np.ones(nodes))
         return _least(torch.from_numpy(np.einsum("er,re->e", (u * s)[edges[0]], np.asarray(v)[:, edges[1]])), self.drop)

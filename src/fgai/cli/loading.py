@@ -1,54 +1,21 @@
-"""What several commands need: errors as sentences, and loading of models and graphs by name."""
+"""Models and graphs by the names that a command gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
-from rich.markup import escape
 from torch import nn
 from torch_geometric.data import Data
 
 from fgai import datasets, saved
 from fgai.backbones import BACKBONES
 from fgai.datasets import DATASETS
-from fgai.errors import DataError, FGAIError, SettingError
+from fgai.errors import DataError, SettingError
 from fgai.methods import Epoch
 from fgai.reading import Call
 from fgai.registry import import_from_cwd
-
-OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")  # as torch words it
-
-
-@contextmanager
-def errors_in_words() -> Iterator[None]:
-    """Print expected errors as one sentence without a stack trace, and exit with code 2.
-
-    Expected are `FGAIError`, errors of the file system, and lack of memory. Anything else is a bug and is raised.
-    """
-    try:
-        yield
-    except (FGAIError, OSError, MemoryError, RuntimeError) as error:
-        if isinstance(error, BrokenPipeError) or (sentence := _error_sentence(error)) is None:
-            raise
-        Console(stderr=True).print(f"[red]fgai:[/red] {escape(sentence)}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-
-
-def _error_sentence(error: Exception) -> str | None:
-    """The sentence of an expected error, or None."""
-    if isinstance(error, FGAIError):
-        return str(error)
-    if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
-        return f"there is not enough memory ({str(error)[:200] or 'MemoryError'}); use a smaller graph, or --batch"
-    if isinstance(error, OSError):
-        return f"the system refused ({error}); check the permissions and the free space of that path"
-    return None
 
 
 @dataclass(frozen=True)
@@ -79,14 +46,14 @@ class LoadedModel:
         return default if self.saved is None else int(self.saved.manifest.get("seed", default))
 
     def data_name(self, data: str) -> str:
-        """The name of its graph: `data`, or the dataset in its manifest.
+        """The name of its graph: `data`, the function `data` beside a user's model, or the dataset in its manifest.
 
         A manifest may come from a stranger, so it may only name a dataset, never code to run.
         """
         if data:
             return data
         if self.saved is None:
-            raise DataError("which graph? Give --data, a dataset of `fgai ls` or your own module:function")
+            return _graph_beside(self.name)
         name = str(self.saved.manifest.get("data", ""))
         if name not in DATASETS:
             raise DataError(
@@ -133,6 +100,17 @@ def prepare_graph(backbone: str, name: str, seed: int) -> Data:
     """Load a graph and add the inputs that a backbone needs."""
     prepare = BACKBONES[backbone].prepare
     return prepare(datasets.compact(load_graph(name, seed)))
+
+
+def _graph_beside(source: str) -> str:
+    """The function `data` in the module of a user's model."""
+    module = source.partition(":")[0]
+    if not callable(getattr(import_from_cwd(module), "data", None)):
+        raise DataError(
+            f"which graph? {module} has no function `data`; write one that returns it, or give --data, a dataset of "
+            "`fgai ls datasets` or your own module:function"
+        )
+    return f"{module}:data"
 
 
 def _call_function(source: str) -> Any:
