@@ -68,7 +68,9 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
             "in the second (transpose a list of pairs [E, 2] with .t())"
         )
     x = graph.get("x")
-    nodes = x.size(0) if isinstance(x, Tensor) and x.dim() else int(graph.num_nodes or 0)
+    if isinstance(x, Tensor) and x.dim() == 0:
+        raise DataError(f"`x` is {describe_tensor(x)}; give a row of features for each node [N, F]")
+    nodes = x.size(0) if isinstance(x, Tensor) else int(graph.num_nodes or 0)
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         raise DataError(
             f"edges refer to the nodes {int(edges.min())} to {int(edges.max())}, and the graph has the nodes 0 to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -120,6 +121,7 @@ def launch(function: Callable[..., Any], *args: Any, ranks: int, restarts: int =
 
 def _run_in_group(function: Callable[..., Any], *args: Any) -> None:
     """Join the group and run the function; the ranks share the cores of the machine."""
+    signal.signal(signal.SIGTERM, _end_at_once)  # torch's handler raises anywhere, and the trace hides the first error
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
     join_group()
     try:
@@ -128,6 +130,11 @@ def _run_in_group(function: Callable[..., Any], *args: Any) -> None:
         group.destroy_process_group()
     if callable(after):
         after()
+
+
+def _end_at_once(number: int, _: object) -> None:
+    """End a rank that the launcher stops because another one crashed."""
+    os._exit(128 + number)
 
 
 def join_group() -> None:

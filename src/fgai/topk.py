@@ -24,7 +24,7 @@ def effective_k(k: int | float, size: Tensor) -> Tensor:
     check_top(k)
     if isinstance(k, float):
         return (to_double(size) * k).round(decimals=9).ceil().to(size)
-    return size.clamp(max=k)
+    return size.clamp(max=min(k, torch.iinfo(torch.int32).max))  # no node has more neighbours
 
 
 def rank_within(weight: Tensor, index: Tensor, num: int) -> Tensor:

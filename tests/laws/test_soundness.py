@@ -258,6 +258,16 @@ def test_a_gradient_that_is_not_finite_is_said_and_not_climbed():  # S1
 
 GOOD = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
 FLOOR = {"f_slope_most": -0.4, "f_slope_least": -0.1, "f_slope_random": -0.2, "f_slope_random_deviation": 0.02}
+def test_features_without_rows_are_refused():  # found by the campaign
+    with pytest.raises(DataError, match=r"`x` is torch.float32 \[\]; give a row of features"):
+        fgai.read(trained(), but(x=torch.tensor(1.0)))
+
+
+def test_a_top_k_beyond_any_degree_is_the_whole_neighbourhood():  # found by the campaign
+    attention = fgai.read(trained(), community()).explanation
+    assert bool((top_overlap(attention, attention, k=10**30).nan_to_num(1.0) == 1).all())
+
+
 SUPPORTED = Grade("supported", "Deleting them hurts more.")
 FLOOR |= {"overlap_randomised": 0.5, "g_tvd_uniform": 0.3, "f1_largest_class": 0.3}
 
