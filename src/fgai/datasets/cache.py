@@ -105,6 +105,8 @@ def load_graph(path: Path, raw: Mapping[str, str]) -> Data | None:
         tensors, _ = read_tensors(path, REMEDY)
     except DataError:
         return None  # it is written again
+    # All tensors map the same file; copies of the small ones let go of it when `x` is replaced by sparse features.
+    tensors = {name: tensor if name == "x" else tensor.clone() for name, tensor in tensors.items()}
     return Data.from_dict(tensors) if _is_graph(tensors) else None
 
 
