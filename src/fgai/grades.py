@@ -223,9 +223,6 @@ def sum_up(used: Grade, faithful: Grade, stable: Grade, f1: Mapping[str, float])
     return Grades(*each, answer, " ".join([f"Can it be trusted? {answer.capitalize()}.", *deciding]))
 
 
-NAMES = ("used", "faithful", "stable")
-
-
 def check_required(require: Sequence[str]) -> None:
     """Raise unless `require` lists names of grades.
 
@@ -235,10 +232,10 @@ def check_required(require: Sequence[str]) -> None:
     """
     check_sequence(require=require)
     for name in require:
-        check_choice(NAMES, require=name)
+        check_choice(GRADES, require=name)
 
 
-def failures(grades: Grades, require: Sequence[str] = NAMES) -> list[str]:
+def failures(grades: Grades, require: Sequence[str] = GRADES) -> list[str]:
     """Return a sentence for each required grade that does not hold; the list is empty if all hold.
 
     A grade holds if it is `yes` or `supported`. None holds if the model is too weak to be graded.
@@ -257,11 +254,11 @@ def failures(grades: Grades, require: Sequence[str] = NAMES) -> list[str]:
     check_required(require)
     sentences = []
     for name in require:
-        grade: Grade | None = getattr(grades, name)
-        if grade is None:
+        one: Grade | None = getattr(grades, name)
+        if one is None:
             sentences.append(f"{name} is unknown: {grades.line}")
-        elif grade.value not in ("yes", "supported"):
-            sentences.append(f"{name} is {'unknown' if grade.value == 'unknown' else 'missing'}: {grade.sentence}")
+        elif not one.holds:
+            sentences.append(f"{name} is {one.value}: {one.sentence}")
     return sentences
 
 

@@ -9,11 +9,11 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.auditing import AuditReport, audit
-from fgai.grades import NAMES, check_required, failures
+from fgai.grades import GRADES, check_required, failures
 
 
 def assert_trustworthy(
-    model: nn.Module, data: Data, *, require: Sequence[str] = NAMES, **audit_settings: Any
+    model: nn.Module, data: Data, *, require: Sequence[str] = GRADES, **audit_settings: Any
 ) -> AuditReport:
     """Audit a model, and raise unless the required grades hold.
 

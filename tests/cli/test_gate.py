@@ -61,9 +61,9 @@ def test_the_steps_of_the_workflow_pass_for_the_model_that_was_re_trained(folder
 def test_the_steps_of_the_workflow_fail_for_the_plain_model_and_say_why(plain):
     audit, test = STEPS[1:]
     audited, tested = shell(audit, plain), shell(test, plain)
-    assert audited.returncode == 1 and "stable is missing: Under node-injection" in audited.stderr
+    assert audited.returncode == 1 and "stable is no: Under node-injection" in audited.stderr
     assert "faithful is" not in audited.stderr and (plain / "audit.html").exists()
-    assert tested.returncode == 1 and "stable is missing: Under node-injection" in tested.stdout
+    assert tested.returncode == 1 and "stable is no: Under node-injection" in tested.stdout
 
 
 def test_a_grade_that_there_is_not_is_a_wrong_use(tmp_path, monkeypatch):

@@ -258,6 +258,8 @@ def test_a_gradient_that_is_not_finite_is_said_and_not_climbed():  # S1
 
 GOOD = {"f1": 0.9, "g_tvd": 0.0, "overlap": 1.0, "nonuniformity": 0.5}
 FLOOR = {"f_slope_most": -0.4, "f_slope_least": -0.1, "f_slope_random": -0.2, "f_slope_random_deviation": 0.02}
+
+
 def test_features_without_rows_are_refused():  # found by the campaign
     with pytest.raises(DataError, match=r"`x` is torch.float32 \[\]; give a row of features"):
         fgai.read(trained(), but(x=torch.tensor(1.0)))

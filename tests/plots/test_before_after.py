@@ -1,9 +1,12 @@
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
+from fgai.auditing import Neighbourhood
 from fgai.errors import DataError
 from fgai.plots import before_after
+from fgai.plots.before_after import COLOURS
 from reports import comparison
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -36,3 +39,20 @@ def test_names_are_text_and_not_markup():
 def test_a_node_that_is_not_shown_is_refused():
     with pytest.raises(DataError, match="audit with show_nodes"):
         before_after(comparison().reports, node=10**9)
+
+
+def test_a_node_two_links_away_hangs_on_its_neighbour_and_an_injected_one_is_a_diamond():
+    name, report = next(iter(comparison().reports.items()))
+    own = report.graph["nodes"]
+    links = ((1, 0, 0.6, 0.9), (2, 0, 0.4, 0.1), (0, 0, 0.2, 0.2), (own, 1, None, 0.8), (3, 2, 0.1, 0.1))
+    view = Neighbourhood(0, 0, (1, 2, own, 3), links, (1, 2, 0), (1, own, 0), 0)
+    picture = before_after({name: replace(report, views=(view,))}, 0)
+    drawn = ElementTree.fromstring(picture)
+    lines = [line for line in drawn.iter(f"{SVG}line") if line.get("stroke-opacity")]
+    before, after = [line for line in lines if float(line.get("x1", 0)) < 575], lines[2:]
+    assert len(before) == 2 and len(after) == 3  # node 3 is in no top, the injected node is there only after
+    own_line, its_line = after[0], after[2]
+    assert (its_line.get("x1"), its_line.get("y1")) == (own_line.get("x2"), own_line.get("y2"))
+    assert words(picture).count("fake") == 1 and picture.count("<path") == 2  # with the one of the legend
+    assert [line.get("stroke") for line in after] == [COLOURS["kept"], COLOURS["lost"], COLOURS["new"]]
+    assert "keeps 2 of its 3" in words(picture)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
 from fgai.auditing import AuditReport, Neighbourhood
 from fgai.errors import DataError
 
-SHOWN = 12  # neighbours in a panel, besides those in a top 5
-PANEL, ROW, LEFT, TOP, FOOT = 320, 290, 230, 104, 58  # sizes in pixels
-RING = 104  # radius of the circle of neighbours
+SHOWN = 12  # neighbours in a panel, unless the tops have more
+PANEL, ROW, LEFT, TOP, FOOT = 345, 290, 230, 104, 58  # sizes in pixels
+RING, OUTER, STEP = 86, 128, 0.25  # radii of neighbours, and of nodes two links away; their angle
 WIDEST = 15.0  # stroke of the largest attention weight
 COLOURS = {"kept": "#1d4ed8", "lost": "#b91c1c", "new": "#d97706", "other": "#9ca3af"}
 LABELS = {
@@ -27,7 +28,8 @@ FONT = "font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sa
 def before_after(reports: Mapping[str, AuditReport], node: int | None = None) -> str:
     """Draw the neighbours of one node and its attention to them, before and after the attack.
 
-    The width of a line is the attention. Neighbours have the same place in all panels.
+    The width of a line is the weight of the edge in the explanation. Neighbours have the same place in all panels.
+    Nodes two links away are shown if they are in a top 5. The ring around the node is its weight for itself.
 
     Args:
         reports: Audits of one graph by the name of the model, such as `Comparison.reports`.
@@ -50,14 +52,14 @@ def before_after(reports: Mapping[str, AuditReport], node: int | None = None) ->
     views, count = _views_of(reports, node)
     chosen = f"Of {count} nodes, the models differ most on this one." if node is None and len(reports) > 1 else ""
     own = next(iter(reports.values())).graph["nodes"]
-    places = _places([*views.values()], own)
+    layout = _layout([*views.values()], own)
     largest = max((weight or 0.0 for view in views.values() for link in view.links for weight in link[2:]), default=1.0)
     width, height = LEFT + 2 * PANEL, TOP + ROW * len(views) + FOOT
     centre = next(iter(views.values())).node
     name = next(iter(reports.values())).names.get(str(centre), f"node {centre}")
     parts = [
         _text(24, 38, f"What the model looks at to classify {_cut(name, 40)}", size=21, weight=600),
-        _text(24, 62, f"Line width is attention. {_attack(reports)} {chosen}".strip(), size=13, fill=GREY),
+        _text(24, 62, f"Line width: weight of a link. {_attack(reports)} {chosen}".strip(), size=13, fill=GREY),
         _text(LEFT + PANEL / 2, TOP - 8, "Before the attack", size=15, weight=600, anchor="middle"),
         _text(LEFT + PANEL * 1.5, TOP - 8, "Under attack", size=15, weight=600, anchor="middle"),
     ]
@@ -67,8 +69,8 @@ def before_after(reports: Mapping[str, AuditReport], node: int | None = None) ->
         parts += _caption(title, reports[title], view, top)
         for after in (0, 1):
             x, y = LEFT + PANEL * (after + 0.5), top + ROW / 2
-            parts += _panel(view, places, after, largest, own, x, y)
-    parts += _legend(height, any(other >= own for other in places))
+            parts += _panel(view, layout, after, largest, own, x, y)
+    parts += _legend(height, any(other >= own for other in layout.places))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'{FONT} role="img">\n<title>{escape(_summary(reports))}</title>\n'
@@ -101,55 +103,80 @@ def _stable_count(view: Neighbourhood) -> int:
     return len({*view.top_before} & {*view.top_after})
 
 
-def _places(views: Sequence[Neighbourhood], own: int) -> dict[int, tuple[float, float]]:
-    """The place of each neighbour on the circle, the same for all models; injected nodes are spread between others."""
-    required = {other for view in views for other in (*view.top_before, *view.top_after)}
-    weights: dict[int, float] = {}
+class _Layout(NamedTuple):
+    """Where each node is drawn, relative to the node in the middle, and the neighbour that links to it."""
+
+    places: dict[int, tuple[float, float]]
+    parents: dict[int, int]  # of nodes two links away
+
+
+def _layout(views: Sequence[Neighbourhood], own: int) -> _Layout:
+    """The places on two circles, the same for all models; injected neighbours are spread between the others."""
+    node = views[0].node
+    tops = {other for view in views for other in (*view.top_before, *view.top_after)} - {node}
+    weights: dict[tuple[int, int], float] = {}
     for view in views:
         for source, target, *values in view.links:
-            if target == view.node != source:
-                weights[source] = max(weights.get(source, 0.0), *(value or 0.0 for value in values))
-    ranked = sorted(weights, key=lambda source: (source not in required, -weights[source], source))
-    chosen = ranked[: max(SHOWN, len(required))]
-    fakes, real = [n for n in chosen if n >= own], [n for n in chosen if n < own]
-    step = (len(real) + len(fakes)) / max(len(fakes), 1)
-    ring = list(real)
+            if source not in (node, target):
+                weights[source, target] = max(weights.get((source, target), 0.0), *(value or 0.0 for value in values))
+    near = {source: weight for (source, target), weight in weights.items() if target == node}
+    parents: dict[int, int] = {}
+    for source, target in sorted(weights, key=lambda ends: weights[ends]):
+        if source in tops and source not in near and target in near:
+            parents[source] = target  # the strongest comes last
+    required = (tops & near.keys()) | {*parents.values()}
+    ranked = sorted(near, key=lambda source: (source not in required, -near[source], source))
+    ring = _spread(ranked[: max(SHOWN, len(required))], own)
+    angles = {source: math.pi * (0.5 + 2 * number / len(ring)) for number, source in enumerate(ring)}
+    places = {source: _on_circle(RING, angle) for source, angle in angles.items()}
+    for parent in dict.fromkeys(parents.values()):
+        children = sorted(child for child in parents if parents[child] == parent)
+        for number, child in enumerate(children):
+            places[child] = _on_circle(OUTER, angles[parent] + STEP * (number - (len(children) - 1) / 2))
+    return _Layout(places, parents)
+
+
+def _spread(nodes: Sequence[int], own: int) -> list[int]:
+    """The nodes in their order, with the injected ones at equal distances between the others."""
+    fakes, ring = [n for n in nodes if n >= own], [n for n in nodes if n < own]
+    step = len(nodes) / max(len(fakes), 1)
     for number, fake in enumerate(fakes):
         ring.insert(round(number * step + step / 2), fake)
-    angles = [2 * math.pi * number / len(ring) for number in range(len(ring))]
-    return {n: (RING * math.sin(a), -RING * math.cos(a)) for n, a in zip(ring, angles, strict=True)}
+    return ring
 
 
-def _panel(
-    view: Neighbourhood,
-    places: Mapping[int, tuple[float, float]],
-    after: int,
-    largest: float,
-    own: int,
-    x: float,
-    y: float,
-) -> list[str]:
-    """The star of one model, before or after, around (x, y)."""
-    lines, nodes = [], []
+def _on_circle(radius: float, angle: float) -> tuple[float, float]:
+    return radius * math.sin(angle), -radius * math.cos(angle)
+
+
+def _panel(view: Neighbourhood, layout: _Layout, after: int, largest: float, own: int, x: float, y: float) -> list[str]:
+    """The links of one model, before or after, around (x, y)."""
+    lines, marks, ring = [], [], []
     for source, target, *weights in view.links:
-        if target != view.node or source == target or source not in places or (weight := weights[after]) is None:
+        weight = weights[after]
+        if weight is None:
             continue
         status = view.status(source) if after else ("kept" if source in view.top_before else "other")
-        colour, (dx, dy) = COLOURS[status], places[source]
         width = max(1.4, WIDEST * weight / largest)
         dash = ' stroke-dasharray="5 4"' if status == "lost" else ""
-        lines.append(
-            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + dx:.1f}" y2="{y + dy:.1f}" stroke="{colour}" '
-            f'stroke-width="{width:.1f}" stroke-opacity="0.8"{dash}/>'
-        )
-        nodes += _neighbour(source, x + dx, y + dy, colour, source >= own, outward=(dx, dy))
-    centre = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="13" fill="{INK}" stroke="#fff" stroke-width="2"/>']
-    return [*lines, *nodes, *centre]
+        stroke = f'stroke="{COLOURS[status]}" stroke-width="{width:.1f}" stroke-opacity="0.8"{dash}'
+        if source == target == view.node:
+            ring.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{15 + width / 2:.1f}" fill="none" {stroke}/>')
+        elif source in layout.places and target == layout.parents.get(source, view.node):
+            (dx, dy), (tx, ty) = layout.places[source], layout.places.get(target, (0.0, 0.0))
+            lines.append(f'<line x1="{x + tx:.1f}" y1="{y + ty:.1f}" x2="{x + dx:.1f}" y2="{y + dy:.1f}" {stroke}/>')
+            aside = source in layout.parents.values()  # others are drawn where its name would be
+            marks += _neighbour(
+                source, x + dx, y + dy, COLOURS[status], source >= own, outward=(-dy, dx) if aside else (dx, dy)
+            )
+    middle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="13" fill="{INK}" stroke="#fff" stroke-width="2"/>'
+    return [*lines, *marks, *ring, middle]
 
 
 def _neighbour(number: int, x: float, y: float, colour: str, is_fake: bool, outward: tuple[float, float]) -> list[str]:
     """The mark of a neighbour and its name: a circle, or a diamond for an injected node."""
-    dx, dy = outward[0] / RING, outward[1] / RING
+    length = math.hypot(*outward)
+    dx, dy = outward[0] / length, outward[1] / length
     if is_fake:
         mark = (
             f'<path d="M{x:.1f} {y - 10:.1f} L{x + 10:.1f} {y:.1f} L{x:.1f} {y + 10:.1f} L{x - 10:.1f} {y:.1f} Z" '
@@ -182,7 +209,7 @@ def _caption(title: str, report: AuditReport, view: Neighbourhood, top: float) -
     return [
         *parts,
         _text(24, middle + 54, keeps, size=15, weight=600),
-        _text(24, middle + 73, "most attended neighbours", size=13, fill=GREY),
+        _text(24, middle + 73, "highest-ranked nodes", size=13, fill=GREY),
     ]
 
 
@@ -190,7 +217,7 @@ def _attack(reports: Mapping[str, AuditReport]) -> str:
     """A sentence about the attack."""
     adversary = next(iter(reports.values())).adversary
     if "nodes" in adversary and "edges" in adversary:
-        return f"The attack adds {adversary['nodes']} fake nodes with {adversary['edges']} links each."
+        return f"The attack adds {adversary['nodes']} fake nodes of {adversary['edges']} links."
     return f"The attack is {adversary['name']}."
 
 
