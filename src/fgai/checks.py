@@ -71,6 +71,8 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
     if isinstance(x, Tensor) and x.dim() == 0:
         raise DataError(f"`x` is {describe_tensor(x)}; give a row of features for each node [N, F]")
     nodes = x.size(0) if isinstance(x, Tensor) else int(graph.num_nodes or 0)
+    if "num_nodes" in graph and graph.num_nodes != nodes:
+        raise DataError(f"`num_nodes` is {graph.num_nodes!r:.50}, and `x` has {nodes} rows; remove `num_nodes`")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         raise DataError(
             f"edges refer to the nodes {int(edges.min())} to {int(edges.max())}, and the graph has the nodes 0 to "
@@ -198,7 +200,8 @@ def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str =
         rows: The accepted numbers of rows; empty if any number is accepted.
         on: The name of the graph, for messages.
     """
-    if logits.layout != torch.strided or logits.dim() not in (1, 2) or not logits.is_floating_point():
+    shaped = logits.dim() == 1 or (logits.dim() == 2 and logits.size(1) > 0)
+    if logits.layout != torch.strided or not shaped or not logits.is_floating_point():
         raise CallError(
             f"{model} returned {describe_tensor(logits)}; fgai needs logits [N, C], floats: define call=..."
         )

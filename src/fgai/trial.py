@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversaries import GAINS, Adversary
+from fgai.adversaries import GAINS, Adversary, check_adversary
 from fgai.attention import Attention
 from fgai.calling import call_errors
 from fgai.checks import check_attention, check_labels, check_logits, one_graph
@@ -140,6 +140,7 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
     Returns:
         The trial of the attacked graph.
     """
+    check_adversary(adversary)
     model, seeded = trial.read.model, replace(adversary, seed=seed)
     with call_errors(model, trial.graph):
         now = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()

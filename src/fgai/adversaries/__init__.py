@@ -1,7 +1,7 @@
 """Adversaries: attacks that maximise a gain of the reading inside a budget."""
 
 from fgai.adversaries.balls import AttentionBall, FeatureBall
-from fgai.adversaries.base import ADVERSARIES, Adversary, Gain
+from fgai.adversaries.base import ADVERSARIES, Adversary, Gain, check_adversary
 from fgai.adversaries.block_coordinate import GRBCD, PRBCD
 from fgai.adversaries.chosen import ChosenInjection, WorstOf
 from fgai.adversaries.ensemble import AttackEnsemble
@@ -35,4 +35,5 @@ __all__ = [
     "SingleTarget",
     "Threat",
     "WorstOf",
+    "check_adversary",
 ]

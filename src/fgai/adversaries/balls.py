@@ -18,7 +18,7 @@ from fgai.devices import to_double
 from fgai.errors import SettingError
 from fgai.graph import degree, edge_keys, require, segment_sum
 from fgai.reading import Reader
-from fgai.settings import check_choice, check_numbers, check_seed, check_whole
+from fgai.settings import check_choice, check_numbers, check_seed, check_sequence, check_whole
 from fgai.topk import rank_within
 
 Projection = Callable[[Tensor, Tensor, int, float], Tensor]  # delta, index, number of nodes, radius
@@ -110,6 +110,8 @@ class AttentionBall:
     def __post_init__(self) -> None:
         check_choice(PROJECTIONS, norm=self.norm)
         check_choice(("weights", "scores"), on=self.on)
+        if self.sites is not None:
+            check_sequence(sites=self.sites)
         check_numbers(0, radius=self.radius)
         check_whole(0, steps=self.steps)
         check_seed(self.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import Field
+from dataclasses import Field, is_dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -46,6 +46,17 @@ class Adversary(Protocol):
             the clean graph.
         """
         ...
+
+
+def check_adversary(value: Any) -> None:
+    """Raise unless the value is an adversary.
+
+    >>> check_adversary("strongest")
+    Traceback (most recent call last):
+    fgai.errors.SettingError: 'strongest' is not an adversary; give one such as fgai.NodeInjection()
+    """
+    if isinstance(value, type) or not is_dataclass(value) or not callable(value) or not hasattr(value, "seed"):
+        raise SettingError(f"{value!r:.60} is not an adversary; give one such as fgai.NodeInjection()")
 
 
 ADVERSARIES: Registry[Any] = Registry("adversary")

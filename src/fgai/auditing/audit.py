@@ -18,7 +18,7 @@ from fgai.auditing.sanity import overlap_at_random, without_attention
 from fgai.calling import Call
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
 from fgai.deletion import SHARES
-from fgai.errors import SettingError
+from fgai.errors import DataError, SettingError
 from fgai.explanations import resolve
 from fgai.faithfulness import Faithfulness, measure_faithfulness
 from fgai.grades import grade
@@ -81,6 +81,7 @@ def audit(
     check_whole(1, seeds=seeds)
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
+    _check_names(data)
     resolve(explanation)  # raise before the work begins if there is no such explanation
     with open_reader(model, call) as read, progress("audit", seeds + 2) as advance:
         clean = clean_trial(read, data, explanation)
@@ -204,6 +205,13 @@ def _select_views(
     nodes |= {view.node: view.neighbours for view in (reference.views if reference else ())}
     worst = dict(zip(compared.tolist(), overlap.nan_to_num(1.0).argmin(0).tolist(), strict=True))
     return moved, neighbourhoods(nodes, clean.attribution, [trial.attribution for trial in trials], worst)
+
+
+def _check_names(data: Data) -> None:
+    """Raise unless the names of a graph, if it has any, are one per node."""
+    names, nodes = data.get("names"), int(data.num_nodes or 0)
+    if names is not None and (not hasattr(names, "__getitem__") or len(names) != nodes):
+        raise DataError(f"`names` is {names!r:.60}; give a list with one name for each of the {nodes} nodes")
 
 
 def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:

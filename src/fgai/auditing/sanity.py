@@ -38,7 +38,7 @@ def without_attention(model: nn.Module, data: Data, *, call: Call | None = None)
     True
     """
     with open_reader(model, call) as reader:
-        clean = reader(data)
+        clean = reader.checked(data)
         flat = reader(data, edit=lambda _, attention: uniform(attention).weight)
     return UniformEffect(g_tvd(clean, flat), 1.0 - micro_f1(flat.probs, clean.probs.argmax(-1)))
 

@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import TransformerConv
 
 from fgai.backbones.base import BACKBONES, dropout
+from fgai.checks import one_graph
 from fgai.errors import DataError
 from fgai.graph import is_edge_list, require
 from fgai.settings import check_whole
@@ -51,7 +52,7 @@ class GT(nn.Module):
     @staticmethod
     def prepare(data: Data) -> Data:
         """Return the graph with `pe`, its Laplacian positional encodings."""
-        data = copy.copy(data)
+        data = copy.copy(one_graph(data))
         data.pe = laplacian_encodings(require(data, "edge_index"), int(data.num_nodes or 0), ENCODINGS)
         return data
 

@@ -22,5 +22,6 @@ def init(folder: Annotated[Path, typer.Argument(help="The folder to write to.")]
     try_output(path)
     with atomic_write(path) as half:
         half.write_text((files("fgai.cli") / TEMPLATE).read_text(encoding="utf-8"), encoding="utf-8")
-    typer.echo(f"{path} is written. Train its model: python {NAME}")
+    shown = str(path).encode(errors="backslashreplace").decode()
+    typer.echo(f"{shown} is written. Train its model: python {NAME}")
     typer.echo(f"Then audit it: fgai audit --model {path.stem}:build --weights w.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -90,7 +91,7 @@ class Loader(NodeLoader):
         _check_seed_nodes(nodes, csc.num_nodes)
         self.shares = ShardedBatches(len(nodes), batch, shuffle, seed)
         self.graph = graph
-        source: Any = (graph, graph) if isinstance(graph, DiskGraph) else graph
+        source: Any = (graph, graph) if isinstance(graph, DiskGraph) else _without_lists(graph)
         super().__init__(
             source,
             NeighbourSampler(csc, fanout, seed),
@@ -106,6 +107,17 @@ class Loader(NodeLoader):
         self.shares.epoch = epoch
         sampler: Any = self.node_sampler
         sampler.epoch = epoch
+
+
+def _without_lists(graph: Data) -> Data:
+    """Return the graph without lists per node, such as `names`: PyG's loaders sample tensors only."""
+    lists = [name for name, value in graph.to_dict().items() if isinstance(value, list | tuple)]
+    if not lists:
+        return graph
+    graph = copy.copy(graph)
+    for name in lists:
+        del graph[name]
+    return graph
 
 
 def _check_seed_nodes(nodes: Tensor, num_nodes: int) -> None:

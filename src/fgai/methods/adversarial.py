@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fgai.adversaries import GAINS, Adversary, NodeInjection
+from fgai.adversaries import GAINS, Adversary, NodeInjection, check_adversary
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, eval_mode
 from fgai.graph import require
@@ -51,6 +51,7 @@ class AdversarialTraining(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_adversary(self.adversary)
         check_positive(weight=self.weight)
         check_whole(1, restart_every=self.restart_every)
         _ = self.schedule  # checks its settings

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import nn
 
-from fgai.adversaries import Adversary, AttentionBall, Gain, NodeInjection, gains
+from fgai.adversaries import Adversary, AttentionBall, Gain, NodeInjection, check_adversary, gains
 from fgai.attention import Attention, EdgeLookup, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
@@ -122,6 +122,7 @@ class FGAI(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_adversary(self.adversary)
         check_numbers(0, **{name: getattr(self, name) for name in (*TERMS, "margin")})
         check_positive(gap=self.gap, sharpness=self.sharpness)
         check_choice(DIVERGENCES, divergence=self.divergence)

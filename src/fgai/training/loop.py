@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fgai import distributed
 from fgai.calling import Call, call_by_signature
 from fgai.devices import device_of, random_state, restore_random_state
-from fgai.errors import DataError, SettingError
+from fgai.errors import CallError, DataError, SettingError
 from fgai.progress import progress
 from fgai.reading import TrainingReader, training_reader
 from fgai.records import record
@@ -29,6 +29,7 @@ from fgai.training.warm_start import WarmStart
 
 Terms = Mapping[str, Tensor]
 LossTerms = Callable[[TrainingReader, Batch], Terms]
+MAX_RATE = 1e6  # of lr and weight_decay: larger ones overflow float32
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Schedule:
     def __post_init__(self) -> None:
         check_whole(1, epochs=self.epochs, patience=self.patience)
         check_numbers(0, lr=self.lr, weight_decay=self.weight_decay)
+        if max(self.lr, self.weight_decay) > MAX_RATE:
+            raise SettingError(f"lr={self.lr!r}, weight_decay={self.weight_decay!r}; give at most {MAX_RATE:g} each")
         check_seed(self.seed)
 
     def rate(self, number: int) -> float:
@@ -283,7 +286,13 @@ def _step(run: _Run, terms: Callable[[Batch], Terms], batches: Sequence[Batch]) 
     terms_of_batches = []
     for batch in (batch.to(device_of(run.model)) for batch in batches):
         loss_terms = terms(batch)
-        (torch.stack(list(loss_terms.values())).sum() / len(batches)).backward()
+        loss = torch.stack(list(loss_terms.values())).sum() / len(batches)
+        if not loss.requires_grad:
+            raise CallError(
+                f"the predictions of {type(run.model).__name__} do not depend on a parameter that can be trained; "
+                "check its forward, and that some parameter has requires_grad"
+            )
+        loss.backward()
         terms_of_batches.append({name: value.detach() for name, value in loss_terms.items()})
     distributed.average_gradients(run.model.parameters())
     run.optimizer.step()
