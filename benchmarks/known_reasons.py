@@ -147,8 +147,8 @@ def cases(reading: Reading, data: Any, right: Tensor, seed: int, induced: bool) 
     """Return up to NODES of the test nodes that are `right` and have true edges, in random order."""
     chosen = (right & data.test_mask).nonzero().flatten()
     order = chosen[torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))]
-    found = [(node, *inside(reading, data, node, induced)) for node in order.tolist()]
-    return [case for case in found if 0 < int(case[2].sum()) < len(case[2])][:NODES]
+    candidates = [(node, *inside(reading, data, node, induced)) for node in order.tolist()]
+    return [case for case in candidates if 0 < int(case[2].sum()) < len(case[2])][:NODES]
 
 
 def inside(reading: Reading, data: Any, node: int, induced: bool) -> tuple[Tensor, Tensor]:
@@ -178,13 +178,13 @@ def scores(trial: Trial, known: list[Case], original: Tensor, seed: int) -> list
     with eval_mode(model):
         for explanation, mask in masks(model, graph, trial.now, trial.read, seed).items():
             start = time.process_time()
-            some = known if explanation in (*OURS, "random") else known[:SLOW_NODES]
+            explained_cases = known if explanation in (*OURS, "random") else known[:SLOW_NODES]
             with seeded(seed):
-                each = [truth_scores(mask(node)[at][near], true) for node, near, true in some]
+                each = [truth_scores(mask(node)[at][near], true) for node, near, true in explained_cases]
             rows.append(
                 {
                     "explanation": explanation,
-                    "nodes": len(some),
+                    "nodes": len(explained_cases),
                     "auroc": round(sum(one.auroc for one in each) / len(each), 4),
                     "precision": round(sum(one.precision for one in each) / len(each), 4),
                     "cpu_seconds": round(time.process_time() - start, 2),
@@ -220,17 +220,15 @@ def nearest(name: str, dataset: str, seed: int) -> list[dict[str, Any]]:
     with open_reader(setting.build(data.num_features, int(data.y.max()) + 1)) as read:
         reading = read.checked(data)
     known = cases(reading, data, data.y >= 0, seed, setting.induced)
-    found = [
-        truth_scores(nearest_first(hops(reading, data.edge_index, node))[near], true) for node, near, true in known
-    ]
+    each = [truth_scores(nearest_first(hops(reading, data.edge_index, node))[near], true) for node, near, true in known]
     about = {"setting": name, "dataset": dataset, "seed": seed, "method": "none", "graph": "clean"}
     return [
         {
             **about,
             "explanation": "nearest",
-            "nodes": len(found),
-            "auroc": round(sum(one.auroc for one in found) / len(found), 4),
-            "precision": round(sum(one.precision for one in found) / len(found), 4),
+            "nodes": len(each),
+            "auroc": round(sum(one.auroc for one in each) / len(each), 4),
+            "precision": round(sum(one.precision for one in each) / len(each), 4),
         }
     ]
 
@@ -246,7 +244,7 @@ def released_rows(folder: Path) -> list[dict[str, Any]]:
             reading = read.checked(Data(x=one.x, edge_index=one.edge_index, y=one.y))
         ready = {name: reading.attribution(name) for name in ("tree", "last", "first")}
         weights = torch.stack([a.weights_at(one.edge_index).mean(1) for a in reading.attention.values()])
-        found: dict[str, list[float]] = defaultdict(list)
+        aurocs: dict[str, list[float]] = defaultdict(list)
         difference = 0.0
         for node, true in one.true_edges():
             *_, near = k_hop_subgraph(node, len(weights), one.edge_index, num_nodes=len(one.x))
@@ -256,10 +254,10 @@ def released_rows(folder: Path) -> list[dict[str, Any]]:
                 masks["mean of the layers"] = weights.mean(0)
                 masks["nearest"] = nearest_first(hops(reading, one.edge_index, node))
                 for name, mask in masks.items():
-                    found[name].append(truth_scores(mask[near], true[near]).auroc)
+                    aurocs[name].append(truth_scores(mask[near], true[near]).auroc)
         about = {"setting": f"released, {len(weights)} layers", "dataset": one.dataset, "seed": 0, "method": "vanilla"}
         about |= {"graph": "clean", "accuracy": round(float((reading.logits.argmax(-1) == one.y).double().mean()), 4)}
-        for name, values in found.items():
+        for name, values in aurocs.items():
             row = {**about, "explanation": name, "nodes": len(values), "auroc": round(sum(values) / len(values), 4)}
             rows.append({**row, "difference": difference} if name == "tree" else row)
     return rows
@@ -298,8 +296,10 @@ def main() -> None:
         for name, setting in SETTINGS.items():
             for dataset, run in product(setting.datasets, (cell, nearest)):
                 done = json.loads(OUT.read_text()) if OUT.exists() else []
-                found = [row for row in done if (row["setting"], row["dataset"], row["seed"]) == (name, dataset, seed)]
-                if not any((row["method"] == "none") == (run is nearest) for row in found):
+                cell_rows = [
+                    row for row in done if (row["setting"], row["dataset"], row["seed"]) == (name, dataset, seed)
+                ]
+                if not any((row["method"] == "none") == (run is nearest) for row in cell_rows):
                     keep(run(name, dataset, seed))
     return None
 

@@ -35,11 +35,11 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 def by_cell(values: str = "auroc") -> dict[Key, dict[str, list[float]]]:
     """Return the values of each cell and explanation, one per seed."""
-    found: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    cells: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows_of("known_reasons"):
         if values in row:
-            found[row["setting"], row["dataset"], row["method"], row["graph"]][row["explanation"]].append(row[values])
-    return found
+            cells[row["setting"], row["dataset"], row["method"], row["graph"]][row["explanation"]].append(row[values])
+    return cells
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -63,9 +63,9 @@ def known_reasons() -> str:
     cells, accuracy, body = by_cell(), by_cell("accuracy"), []
     for key, cell in sorted([*cells.items()], key=lambda item: (*item[0][:2], item[0][2] == "fgai", item[0][3])):
         if not key[0].startswith("released") and key[2] != "none":
-            floor = cells[*key[:2], "none", "clean"]["nearest"]
+            baseline = cells[*key[:2], "none", "clean"]["nearest"]
             body.append([*key, str(len(cell["tree"])), f"{mean(accuracy[key]['tree']):.3f}"])
-            body[-1] += [shown(values) for values in (*(cell[name] for name in EXPLANATIONS), floor)]
+            body[-1] += [shown(values) for values in (*(cell[name] for name in EXPLANATIONS), baseline)]
     return grid(["setting", "dataset", "model", "graph", "seeds", "accuracy", *EXPLANATIONS, "nearest"], body)
 
 
@@ -77,10 +77,10 @@ def released() -> str:
     differences = {(row["setting"], row["dataset"]): f"{row['difference']:.0e}" for row in rows}
     for key, cell in cells.items():
         if "tree" in cell and (key[0].startswith("released") or key[0] == AS_GATT):
-            every = {**cells.get((*key[:2], "none", "clean"), {}), **cell}
+            aurocs = {**cells.get((*key[:2], "none", "clean"), {}), **cell}
             seeds = "" if key[0].startswith("released") else f", {len(cell['tree'])} seeds"
             body.append([key[1], key[0] + seeds, f"{mean(accuracy[key]['tree']):.3f}", f"{sum(nodes[key]['tree']):,}"])
-            body[-1] += [*(shown(every.get(name, [])) for name in names), differences.get(key[:2], "-")]
+            body[-1] += [*(shown(aurocs.get(name, [])) for name in names), differences.get(key[:2], "-")]
     head = ["dataset", "models", "accuracy", "nodes", *names, "largest difference of `tree` to GAtt"]
     return grid(head, sorted(body))
 
