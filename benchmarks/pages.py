@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
+import reasons
 from fgai.bench.plan import Plan, plans
 from fgai.bench.results import CellStore, Row, read_costs, read_rows
 from fgai.bench.tables import grid, spread, table_of
@@ -259,6 +260,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "growth": lambda: costs("scale.json", "python benchmarks/scale.py"),
     "scale-plan": scale_plan,
     "survived": survived,
+    "known-reasons": reasons.known_reasons,
+    "released-gatt": reasons.released,
+    "planted": reasons.planted,
+    "explanation-costs": lambda: costs("speed.json", "python benchmarks/explanations.py"),
 }
 
 

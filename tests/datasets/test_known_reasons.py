@@ -1,11 +1,14 @@
+import importlib
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import networkx
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch_geometric.data import Data
-from torch_geometric.utils import to_networkx
+from torch_geometric.utils import k_hop_subgraph, to_networkx
 
 from fgai import datasets
 from fgai.errors import DataError
@@ -72,3 +75,31 @@ def test_scores_are_scikit_learns():
     assert truth_scores(torch.zeros(50), true).auroc == 0.5
     with pytest.raises(DataError, match="both kinds"):
         truth_scores(mask, torch.ones(50, dtype=torch.bool))
+
+
+def test_outside_the_subgraph_of_its_hops_no_edge_affects_a_node(monkeypatch):
+    """The benchmark explains a node on this subgraph with the slow explainers; the logits are those of the graph."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    benchmark = importlib.import_module("known_reasons")
+    setting = benchmark.SETTINGS["3 layers, as GAtt"]
+    data = setting.load("ba-shapes", 0)
+    model = setting.build(data.num_features, 4).eval()
+    assert data.num_features == 50 and int(data.edge_mask.sum()) == 80 * 12
+    whole = model(data.x, data.edge_index)
+    for node in (0, 300, 650):
+        near, edges, at, _ = k_hop_subgraph(node, 3, data.edge_index, relabel_nodes=True, num_nodes=data.num_nodes)
+        assert len(near) < data.num_nodes
+        torch.testing.assert_close(model(data.x[near], edges)[int(at)], whole[node], atol=1e-5, rtol=1e-4)
+
+
+def test_released_pickles_run_no_code(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    benchmark = importlib.import_module("released_gatt")
+
+    class Malicious:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"weight": torch.ones(2), "other": Malicious()}, tmp_path / "model.pt")
+    assert benchmark._load(tmp_path / "model.pt")["weight"].tolist() == [1, 1]
+    assert not (tmp_path / "ran").exists()
