@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai.attention import Attention
 from fgai.errors import CallError, DataError, NotFiniteError
-from fgai.graph import is_edge_list
+from fgai.graph import count_nodes, is_edge_list
 
 SUM_TOLERANCE = 1e-3  # |sum of probabilities - 1|, wide enough for half precision
 CLEAN = "the clean graph"
@@ -70,9 +70,7 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
     x = graph.get("x")
     if isinstance(x, Tensor) and x.dim() == 0:
         raise DataError(f"`x` is {describe_tensor(x)}; give a row of features for each node [N, F]")
-    nodes = x.size(0) if isinstance(x, Tensor) else int(graph.num_nodes or 0)
-    if "num_nodes" in graph and graph.num_nodes != nodes:
-        raise DataError(f"`num_nodes` is {graph.num_nodes!r:.50}, and `x` has {nodes} rows; remove `num_nodes`")
+    nodes = count_nodes(graph)
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < nodes:
         raise DataError(
             f"edges refer to the nodes {int(edges.min())} to {int(edges.max())}, and the graph has the nodes 0 to "

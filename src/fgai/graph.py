@@ -27,6 +27,20 @@ def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
     return edge_index[1] * base + edge_index[0]
 
 
+def count_nodes(graph: Data) -> int:
+    """Return the number of nodes: the rows of `x`, or `num_nodes` if there are no features.
+
+    >>> count_nodes(Data(x=torch.ones(2, 1), num_nodes=5))
+    Traceback (most recent call last):
+    fgai.errors.DataError: `num_nodes` is 5, and `x` has 2 rows; remove `num_nodes`
+    """
+    x = graph.get("x")
+    nodes = x.size(0) if isinstance(x, Tensor) and x.dim() else int(graph.num_nodes or 0)
+    if "num_nodes" in graph and graph.num_nodes != nodes:
+        raise DataError(f"`num_nodes` is {graph.num_nodes!r:.50}, and `x` has {nodes} rows; remove `num_nodes`")
+    return nodes
+
+
 def is_edge_list(value: Tensor) -> bool:
     """Whether a tensor has the form of `edge_index`: integers [2, E].
 

@@ -18,9 +18,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import TransformerConv
 
 from fgai.backbones.base import BACKBONES, dropout
-from fgai.checks import one_graph
 from fgai.errors import DataError
-from fgai.graph import is_edge_list, require
+from fgai.graph import count_nodes, is_edge_list, require
 from fgai.settings import check_whole
 
 ENCODINGS = 8
@@ -52,8 +51,8 @@ class GT(nn.Module):
     @staticmethod
     def prepare(data: Data) -> Data:
         """Return the graph with `pe`, its Laplacian positional encodings."""
-        data = copy.copy(one_graph(data))
-        data.pe = laplacian_encodings(require(data, "edge_index"), int(data.num_nodes or 0), ENCODINGS)
+        data = copy.copy(data)
+        data.pe = laplacian_encodings(require(data, "edge_index"), count_nodes(data), ENCODINGS)
         return data
 
     def forward(self, x: Tensor, edge_index: Tensor, pe: Tensor) -> Tensor:
