@@ -1,4 +1,4 @@
-// Where one node looks: a panel a model, before and after, on one layout that all of them share.
+// What one node attends to: a panel a model, before and after, on one layout that all of them share.
 const FATES = {
   kept: "in the top 5 before and after",
   lost: "in the top 5 before, lost",
@@ -35,7 +35,7 @@ function neighbours(node) {
     });
     return [called(source) + kind, ...cells];
   });
-  return make("details", {}, make("summary", {}, "What it looks at, as a table"), table(head, rows));
+  return make("details", {}, make("summary", {}, "The weights as a table"), table(head, rows));
 }
 
 function show(node, jump) {
@@ -128,9 +128,11 @@ function neighbourhoods() {
     make("button", {}, "Show"),
     make("button", { type: "button", onclick: fitAll }, "Fit"),
   );
-  section("view", "Where one node looks", form, note, legend(), graphs, seen);
-  const first = shown.moved[shown.models[0]].find((row) => nodes.includes(row.node));
-  show(first ? first.node : nodes[0], false);
+  const top = make("div", { class: "top" }, make("h2", {}, "What one node attends to"), form);
+  graphs.classList.toggle("pairs", shown.models.length > 1);
+  const attributes = { id: "view", "aria-label": "What one node attends to" };
+  main.append(make("section", attributes, top, note, graphs, legend(), seen));
+  show(shown.first_node ?? nodes[0], false);
   themed.push(() => panels.forEach((cy) => cy.style(look())));
   new ResizeObserver(resizeAll).observe(graphs);
 }
