@@ -56,8 +56,12 @@ function show(node, jump) {
   document.getElementById("search").value = String(node);
   const absent = shown.models.filter((model) => !models.includes(model));
   const unseen = Math.max(...views.map((view) => view.unseen));
+  const losses = views.map((view, place) => {
+    const stayed = view.top_before.filter((source) => view.top_after.includes(source)).length;
+    return `${models[place]} keeps ${stayed} of its top ${view.top_before.length}`;
+  });
   note.textContent = [
-    `Node ${called(node)}.`,
+    `Node ${called(node)}: ${losses.join(", ")}.`,
     ...(unseen ? [`${unseen} more neighbours, of less attention, are not shown.`] : []),
     ...(absent.length ? [`This file keeps no picture of it for ${absent.join(", ")}.`] : []),
   ].join(" ");

@@ -20,12 +20,11 @@ function light({ name, value, tone, symbol, sentence }) {
 }
 
 function verdict({ model, tone, line, lights, notes, proved, bars: pairs }) {
-  const more = [...notes, proved].map((note) => make("p", { class: "about" }, note));
+  const more = [proved, ...notes].map((note) => make("p", { class: "about" }, note));
   return make(
     "div",
     { class: `card ${tone}` },
-    make("h3", { title: model }, model),
-    make("p", { class: "answer" }, line),
+    make("div", { class: "top" }, make("h3", { title: model }, model), make("p", { class: "answer" }, line)),
     make("ul", { class: "lights" }, ...lights.map(light)),
     make("div", { class: "bars" }, ...pairs.map(bars)),
     make("details", {}, make("summary", {}, "What is proved, and notes"), ...more),
