@@ -52,6 +52,9 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
+    def __repr__(self) -> str:
+        return f"Interval({self}, {self.count} nodes)"
+
     @classmethod
     def of(cls, values: Sequence[float] | np.ndarray, seed: int = 0) -> Interval:
         """Return the mean and its percentile bootstrap, scaled by the ratio of Student's t to the normal quantile.

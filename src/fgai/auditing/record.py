@@ -73,7 +73,7 @@ class NodeShift:
         classes = (
             "" if self.answer is None else f", class {self.answer} -> {', '.join(map(str, self.answers_attacked))}"
         )
-        return f"node {self.node}: V_{TOP} {self.overlap:.3g}, attention moved by {self.shift:.3g}{classes}"
+        return f"NodeShift(node {self.node}: V_{TOP} {self.overlap:.3g}, shift {self.shift:.3g}{classes})"
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class AuditReport:
         return pandas_table(FRAME, self.frame_rows(self.model))
 
     def frame_rows(self, model: str) -> list[tuple[Any, ...]]:
-        """The rows of `to_frame`, with this name of the model."""
+        """The rows of `to_frame`, with this name."""
         return [
             (model, name, self.clean[name], value.mean, value.low, value.high, METRICS[name].better)
             for name, value in self.attacked.items()
@@ -243,9 +243,8 @@ class AuditReport:
         return self.text()
 
     def __repr__(self) -> str:
-        f1, overlap = self.attacked["f1"].mean, self.attacked["overlap"].mean
-        numbers = f"F1 {self.clean['f1']:.3f} -> {f1:.3f}, V_{TOP} {overlap:.3f}"
-        return f"AuditReport({self.model}: trusted {self.grades.answer}, {numbers} under {self.adversary['name']})"
+        numbers = f"F1 {self.clean['f1']:.3f} -> {self.attacked['f1'].mean:.3f} under {self.adversary['name']}"
+        return f"AuditReport({self.model}: trusted {self.grades.answer}, {numbers})"
 
     def _repr_html_(self) -> str:
         return notebook_html(self)

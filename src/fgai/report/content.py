@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fgai.auditing import AuditReport, Comparison
 from fgai.auditing.audit import CERTIFIED
@@ -18,6 +18,7 @@ from fgai.report.glossary import DESCRIBING, GLOSSARY, METRIC_TERMS
 from fgai.report.summary import cut, headline, next_steps, setting, verdict
 
 Chart = dict[str, Any]
+T = TypeVar("T")
 
 
 def chart(title: str, about: str, across: str, up: str, x: Sequence[float], **kind: Any) -> Chart:
@@ -111,11 +112,8 @@ def content(
         names = list(comparison.reports)
         raise SettingError(f"certificates or histories name {unknown}, and the models are called {names}")
     labels = _labels(comparison.reports)
-    reports, agreement, proofs, trainings = (
-        {labels[name]: value for name, value in (part or {}).items()}
-        for part in (comparison.reports, comparison.agreement, certificates, histories)
-    )
-    comparison = Comparison(reports, agreement)
+    comparison = Comparison(_renamed(comparison.reports, labels), _renamed(comparison.agreement, labels))
+    reports, proofs, trainings = comparison.reports, _renamed(certificates, labels), _renamed(histories, labels)
     first = next(iter(reports.values()))
     values = {
         "title": " and ".join(reports),
@@ -150,6 +148,10 @@ def _labels(names: Iterable[str]) -> dict[str, str]:
         label = cut(name, MODEL_LENGTH)
         labels[name] = label if label not in labels.values() else f"{label}({place})"
     return labels
+
+
+def _renamed(values: Mapping[str, T] | None, labels: Mapping[str, str]) -> dict[str, T]:
+    return {labels[name]: value for name, value in (values or {}).items()}
 
 
 def _first_node(report: AuditReport) -> int | None:

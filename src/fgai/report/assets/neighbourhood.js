@@ -26,14 +26,17 @@ function fate(view, source) {
 function neighbours(node) {
   const views = viewsOf(node);
   const head = ["neighbour", ...modelsOf(node).flatMap((model) => [`${model}, before`, `${model}, attacked`, "top 5"])];
-  const sources = [...new Set(views.flatMap((view) => own(view).map((link) => link[0])))];
+  const near = views.flatMap((view) => own(view).map((link) => link[0]));
+  const far = views.flatMap((view) => view.neighbours); // with “tree”, nodes further away can be in the top 5
+  const sources = [...new Set([...near, ...far])];
   const rows = sources.map((source) => {
-    const kind = injected(source) ? ", injected" : source === node ? ", itself" : "";
+    const kind = (injected(source) ? ", injected" : "") + (source === node ? ", itself" : "");
     const cells = views.flatMap((view) => {
       const link = own(view).find(([from]) => from === source);
-      return link ? [link[2], link[3], fate(view, source)] : ["", "", "not shown"];
+      if (link) return [link[2], link[3], fate(view, source)];
+      return view.neighbours.includes(source) ? ["no link", "no link", fate(view, source)] : ["", "", "not shown"];
     });
-    return [called(source) + kind, ...cells];
+    return [called(source) + kind + (near.includes(source) ? "" : ", further away"), ...cells];
   });
   return make("details", {}, make("summary", {}, "The weights as a table"), table(head, rows));
 }
