@@ -71,14 +71,16 @@ def _points(loss: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share in percent that is only 100 or 0 if it is exactly so.
+    r"""A share in percent that is only 100 or 0 if it is exactly so.
 
-    >>> _percent(0.981), _percent(0.9999), _percent(1.0)
-    ('98 %', 'more than 99 %', '100 %')
+    >>> [_percent(share).replace("\xa0", " ") for share in (0.981, 0.9999, 1.0)]
+    ['98 %', 'more than 99 %', '100 %']
     """
     if 0.995 <= share < 1:
-        return "more than 99 %"
-    return "less than 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+        return f"more than {_percent(0.99)}"
+    if 0 < share < 0.005:
+        return f"less than {_percent(0.01)}"
+    return f"{100 * share:.0f}\u00a0%"  # no line break before the sign
 
 
 def cut(name: str, length: int = HEADLINE_NAME) -> str:

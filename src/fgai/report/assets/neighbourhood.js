@@ -54,8 +54,9 @@ function show(node, jump) {
     [false, true].map((after) => panel(models[place], view, after, positions, most)),
   );
   fitAll();
-  document.getElementById("scale-high").textContent = short(most);
-  document.getElementById("scale-low").textContent = `${short(most / 10 ** DECADES)} or less`;
+  const two = (weight) => String(+weight.toPrecision(2));
+  document.getElementById("scale-high").textContent = two(most);
+  document.getElementById("scale-low").textContent = `${two(most / 10 ** DECADES)} or less`;
   document.getElementById("search").value = String(node);
   const absent = shown.models.filter((model) => !models.includes(model));
   const unseen = Math.max(...views.map((view) => view.unseen));
