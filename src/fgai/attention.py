@@ -11,6 +11,7 @@ from fgai.cache import TensorCache
 from fgai.devices import to_double
 from fgai.graph import degree, edge_keys, locate, match, segment_max, segment_sum, stable_sort
 from fgai.kernels import EdgeOrder, segmented_softmax
+from fgai.printing import short_repr
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Attention:
     edge_index: Tensor  # [2, E]
     num_targets: int
     score: Tensor | None = None  # [E, H]
+
+    __repr__ = short_repr
 
     @property
     def source(self) -> Tensor:

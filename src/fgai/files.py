@@ -12,14 +12,14 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from fgai.errors import DataError, OutputError
+from fgai.errors import DataError, MissingExtraError, OutputError
 
 SUFFIX = ".half"  # of temporary files
 TRIAL = 64 * 2**10  # bytes written to test for free space
@@ -189,3 +189,12 @@ def write_json(path: Path, content: Any) -> None:
     """Write `content` as JSON, sorted and indented, so that two versions can be compared line by line."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def pandas_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """Return a pandas table; pandas is imported when it is needed."""
+    try:
+        import pandas  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingExtraError("a table needs pandas; install it with: pip install pandas") from error
+    return pandas.DataFrame(rows, columns=list(columns))

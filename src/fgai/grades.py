@@ -53,6 +53,11 @@ class Grades:
     answer: Answer
     line: str
 
+    def __repr__(self) -> str:
+        return (
+            f"Grades({', '.join([f'trusted {self.answer}', *(f'{name} {one.value}' for name, one in self.items())])})"
+        )
+
     def items(self) -> list[tuple[str, Grade]]:
         """The grades by name; empty if the model is too weak.
 

@@ -47,10 +47,13 @@ class Interval:
         if not abs(self.mean) > 0:
             return math.inf
         reach = NORMAL.inv_cdf((1 + DECIDES) / 2) + NORMAL.inv_cdf(POWER)
-        return math.ceil((reach * self.deviation / self.mean) ** 2)
+        return float(math.ceil((reach * self.deviation / self.mean) ** 2))
 
     def __str__(self) -> str:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+    def __repr__(self) -> str:
+        return f"Interval({self}, {self.count} nodes)"
 
     @classmethod
     def of(cls, values: Sequence[float] | np.ndarray, seed: int = 0) -> Interval:

@@ -21,6 +21,7 @@ from fgai.checks import check_attention, check_graph, check_logits, expected_row
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
+from fgai.printing import short_repr
 from fgai.tap import NOTHING, Deltas, Edit, Tap, attention_not_read
 
 
@@ -37,6 +38,8 @@ class Reading:
     logits: Tensor  # [N, C]
     attention: Mapping[str, Attention]
     unread: tuple[str, ...] = field(default=(), kw_only=True)
+
+    __repr__ = short_repr
 
     @property
     def probs(self) -> Tensor:

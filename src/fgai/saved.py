@@ -18,6 +18,7 @@ from fgai.errors import DataError, SettingError
 from fgai.files import atomic_write, jsonable, locked_folder, try_output, write_json
 from fgai.methods import METHODS, Epoch, Fit, LayerNorm, Method
 from fgai.methods.layernorm import Normalised
+from fgai.printing import short_repr
 from fgai.readers import read_header, read_json, read_tensors
 from fgai.reading import Call
 from fgai.records import record
@@ -64,6 +65,8 @@ class Saved:
     manifest: Mapping[str, Any]
     history: tuple[Epoch, ...] = ()
     call: Call | None = None
+
+    __repr__ = short_repr
 
     @property
     def backbone(self) -> str:

@@ -1,4 +1,5 @@
 import json
+import sys
 from copy import copy
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -15,13 +16,15 @@ from fgai import datasets
 from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection
 from fgai.auditing import AuditReport, Estimate, audit, compare
 from fgai.backbones import build
-from fgai.errors import DataError, SettingError, UnknownNameError
+from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
 from fgai.faithfulness import measure_faithfulness
 from fgai.grades import Grade, grade
 from fgai.methods import Vanilla
 from fgai.metrics import METRICS
 from fgai.reading import open_reader, read
+from fgai.report import content
 from fgai.trial import attacked_trial, clean_trial
+from reports import comparison
 from strategies import generators
 from worlds import RULES, Told, community, model_of, tensors, trace, trained
 
@@ -376,3 +379,35 @@ def test_on_cora_too_attention_that_explains_nothing_is_called_so(shelf, data_ro
     found = audit(model, graph, NodeInjection(20, 20, steps=5), seeds=1)
     assert found.clean["f1"] > 0.6
     assert found.grades.used and found.grades.used.value == "no" and found.grades.answer == "no"
+
+
+def test_reports_are_pandas_tables_with_their_own_numbers(monkeypatch):
+    both = comparison()
+    found = both.reports["other"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pip install pandas"):
+        found.to_frame()
+
+    class Pandas:
+        @staticmethod
+        def DataFrame(rows, columns):
+            return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    monkeypatch.setitem(sys.modules, "pandas", Pandas)
+    f1 = next(row for row in found.to_frame() if row["metric"] == "f1")
+    values = found.attacked["f1"].values
+    assert f1["attacked"] == pytest.approx(sum(values) / len(values)) and f1["clean"] == found.clean["f1"]
+    assert min(values) <= f1["low"] <= f1["high"] <= max(values) and f1["better"] == "higher"
+    assert both.to_frame() == both.reports["vanilla"].to_frame() + found.to_frame()
+
+
+def test_class_names_are_carried_to_the_page_and_back(tmp_path):
+    graph = copy(community())
+    graph.class_names = ["cameras", "lenses", "bags"]
+    found = audit(trained(), graph, ATTACK, seeds=1)
+    found.save(tmp_path / "audit.json")
+    loaded = AuditReport.load(tmp_path / "audit.json")
+    assert loaded.class_names == ("cameras", "lenses", "bags") == tuple(content(loaded)["class_names"])
+    graph.class_names = "cameras"
+    with pytest.raises(DataError, match="`class_names` is of type str; give a list"):
+        audit(trained(), graph, ATTACK, seeds=1)

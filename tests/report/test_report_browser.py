@@ -19,6 +19,7 @@ from fgai import report
 from fgai.adversaries import NodeInjection
 from fgai.auditing import AuditReport, audit, compare
 from fgai.certificates import certify
+from fgai.report.glossary import GLOSSARY
 from reports import ATTACK, HOSTILE
 from worlds import community, model_of, trained
 
@@ -90,6 +91,12 @@ def texts(driver, selector):
     )
 
 
+def unfold(driver):
+    """Open every part, and let it be drawn."""
+    driver.execute_script("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+
 def size(driver, width, height=900):
     shape = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
@@ -98,14 +105,20 @@ def size(driver, width, height=900):
 def test_every_part_is_there(look, page):
     driver = look(page[0])
     assert texts(driver, "h2") == [
-        "Grades",
+        "What one node attends to",
+        "What to do next",
         "The four properties",
         "Every metric",
         "Curves",
-        "The nodes that moved most",
-        "Where one node looks",
+        "The nodes that changed most",
+        "Glossary",
         "How it was made",
     ]
+    folded = texts(driver, "details.fold:not([open]) > summary h2")
+    assert folded == texts(driver, "h2")[1:]  # the rest is folded
+    unfold(driver)
+    widths = driver.execute_script("return [...document.querySelectorAll('#charts canvas')].map((c) => c.clientWidth)")
+    assert min(widths) > 250  # drawn at the size of the unfolded page
     assert len(driver.find_elements("css selector", "#charts canvas")) == 6
     assert len(driver.find_elements("css selector", ".graph")) == 4
     assert driver.find_elements("css selector", "img, iframe, object, link") == []
@@ -120,7 +133,7 @@ def test_search_finds_a_node_and_says_when_there_is_none(look, page):
     search.send_keys(str(view.node), Keys.ENTER)
     assert f"Node {view.node} " in driver.find_element("css selector", "#view .about").text
     driver.find_element("css selector", "#view summary").click()
-    found = [line.split()[0] for line in texts(driver, "#view td:first-child")]
+    found = [line.split()[0].strip(",") for line in texts(driver, "#view td:first-child")]
     assert set(map(str, view.neighbours)) <= set(found)
     search.clear()
     search.send_keys("99999", Keys.ENTER)
@@ -129,6 +142,7 @@ def test_search_finds_a_node_and_says_when_there_is_none(look, page):
 
 def test_sorting_sorts_and_filtering_filters(look, page):
     driver = look(page[0])
+    unfold(driver)
     head = driver.find_element("css selector", '#moved th[data-name="node"]')
     nodes = sorted(row.node for row in page[1].reports["vanilla"].moved)
     for order, direction in ((nodes, "ascending"), (nodes[::-1], "descending")):
@@ -139,6 +153,71 @@ def test_sorting_sorts_and_filtering_filters(look, page):
     assert [int(text.split()[0]) for text in texts(driver, "#moved td button")] == [
         n for n in nodes[::-1] if n % 100 == 99
     ]
+
+
+def test_the_answer_and_one_neighbourhood_are_above_the_fold(look, page):
+    driver = look(page[0])
+    size(driver, 1280, 900)
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    parts = {"h1": 1, ".lights .lamp": 6, ".bars svg": 8, ".graph": 4}
+    for selector, count in parts.items():
+        ask = "return [...document.querySelectorAll(arguments[0])].map((e) => e.getBoundingClientRect().bottom)"
+        bottoms = driver.execute_script(ask, selector)
+        assert len(bottoms) == count and max(bottoms) < 900, selector
+    size(driver, 1200)
+    assert texts(driver, "h1") == [report.content(page[1])["headline"]]
+
+
+def test_a_light_has_a_colour_a_word_and_a_symbol(look, page):
+    driver = look(page[0])
+    given = page[1].reports["vanilla"].grades
+    words = {"used": given.used, "faithful": given.faithful, "stable": given.stable}
+    assert texts(driver, ".lights .word")[:3] == [f"{name}: {grade.value}" for name, grade in words.items()]
+    assert texts(driver, ".lights .reason")[:3] == [grade.sentence for grade in words.values()]
+    symbols = {"yes": "✓", "supported": "✓", "no": "✗", "contradicted": "✗", "unknown": "?"}
+    assert texts(driver, ".lamp")[:3] == [symbols[grade.value] for grade in words.values()]
+    assert texts(driver, ".answer")[0] == f"Can it be trusted? {given.answer.capitalize()}."
+
+
+def test_a_term_tells_its_meaning_to_the_pointer_and_to_the_keyboard(look, page):
+    driver = look(page[0])
+    word = driver.find_element("css selector", ".lights .term")
+    ActionChains(driver).move_to_element(word).perform()
+    assert driver.find_element("id", "tip").text == GLOSSARY["used"]
+    ActionChains(driver).move_to_element(driver.find_element("tag name", "h1")).perform()
+    assert not driver.find_element("id", "tip").is_displayed()
+    driver.execute_script("arguments[0].focus()", driver.find_elements("css selector", ".lights .term")[2])
+    assert driver.find_element("id", "tip").text == GLOSSARY["stable"]
+
+
+CONTRASTS = """
+const plain = (value) => value.match(/[\\d.]+/g).map(Number);
+const ground = (e) => { for (; e; e = e.parentElement) {
+  const c = plain(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c.slice(0, 3); }
+  return plain(getComputedStyle(document.body).backgroundColor); };
+const found = [];
+for (const e of document.querySelectorAll("body *")) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (own && e.checkVisibility() && !["SCRIPT", "STYLE"].includes(e.tagName))
+    found.push([e.tagName + "." + e.className, plain(getComputedStyle(e).color).slice(0, 3), ground(e)]);
+}
+return found;"""
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_every_text_has_the_contrast_of_aa(driver, look, page, theme):
+    wish = {"name": "prefers-color-scheme", "value": theme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wish]})
+    look(page[0])
+    unfold(driver)
+    pairs = driver.execute_script(CONTRASTS)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    low = set()
+    for name, ink, ground in pairs:
+        light, dark = sorted((luminance(f"rgb({', '.join(map(str, c))})") for c in (ink, ground)), reverse=True)
+        if (light + 0.05) / (dark + 0.05) < 4.5:
+            low.add(name)
+    assert len(pairs) > 100 and not low
 
 
 def test_hovering_an_edge_tells_its_weight(look, page):
@@ -158,8 +237,19 @@ def test_hovering_an_edge_tells_its_weight(look, page):
     assert f"attacked {edge['now']:.4g}" in told and edge["target"] in told
 
 
+def statuses(view):
+    return {view.status(source) for source, target, *_ in view.links if target == view.node != source}
+
+
+def open_node(driver, node):
+    search = driver.find_element("id", "search")
+    search.clear()
+    search.send_keys(str(node), Keys.ENTER)
+
+
 def test_the_panels_share_one_layout_and_move_together(look, page):
     driver = look(page[0])
+    open_node(driver, max(page[1].reports["vanilla"].views, key=lambda view: len(view.neighbours)).node)
     graph = driver.find_elements("css selector", ".graph")[2]
     graph.send_keys("+", Keys.ARROW_LEFT)
     zooms, places = driver.execute_script(
@@ -174,6 +264,7 @@ def test_the_panels_share_one_layout_and_move_together(look, page):
 
 def test_lines_and_nodes_are_told_apart_without_colour(look, page):
     driver = look(page[0])
+    open_node(driver, max(page[1].reports["vanilla"].views, key=lambda view: len(statuses(view))).node)
     styles = driver.execute_script(
         """const seen = {};
         for (const holder of document.querySelectorAll(".graph")) holder._cyreg.cy.edges().forEach((e) => {
@@ -223,6 +314,7 @@ def luminance(colour):
 
 def test_a_narrow_screen_scrolls_down_only(look, page):
     driver = look(page[0])
+    unfold(driver)
     size(driver, 400)
     wide = driver.execute_script("return document.documentElement.scrollWidth")
     size(driver, 1200)
@@ -231,10 +323,11 @@ def test_a_narrow_screen_scrolls_down_only(look, page):
 
 def test_the_keyboard_reaches_every_part(look, page):
     driver = look(page[0])
+    unfold(driver)
     driver.find_element("id", "moved-filter").send_keys("99 (")  # few rows to pass
     driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
     reached = set()
-    for _ in range(70):
+    for _ in range(150):
         ActionChains(driver).send_keys(Keys.TAB).perform()
         ask = "const e = document.activeElement; return e.closest('section')?.id + ' ' + e.tagName + ' ' + e.className"
         reached.add(" ".join(driver.execute_script(ask).split()[:3]))
@@ -270,7 +363,9 @@ def one_node(path):
 def test_less_makes_no_broken_panel(look, tmp_path, make):
     make(tmp_path / "audit.html")
     driver = look(tmp_path / "audit.html")
-    assert "Where one node looks" in texts(driver, "h2") and len(driver.find_elements("css selector", ".graph")) == 2
+    assert (
+        "What one node attends to" in texts(driver, "h2") and len(driver.find_elements("css selector", ".graph")) == 2
+    )
     assert not [text for text in texts(driver, "td, dd, p, h3, li") if text in ("undefined", "NaN", "null")]
 
 
@@ -281,7 +376,10 @@ def test_a_committed_audit_whose_pictures_are_of_other_nodes_is_drawn(look, tmp_
     found.save(tmp_path / "audit.html")
     driver = look(tmp_path / "audit.html")
     assert len(driver.find_elements("css selector", ".graph")) == 2
-    assert f"Node {min(view.node for view in found.views)}." in driver.find_element("css selector", "#view .about").text
+    stayed = {view.node: len({*view.top_before} & {*view.top_after}) for view in found.views}
+    first = min(stayed, key=lambda node: (stayed[node], node))
+    note = f"Node {first}: {found.model} keeps {stayed[first]} of its top"
+    assert driver.find_element("css selector", "#view .about").text.startswith(note)
     assert "How it was made" in texts(driver, "h2")
     assert driver.find_elements("css selector", "#moved td button") == []  # nothing to open
 
@@ -291,4 +389,6 @@ def test_a_name_of_any_length_makes_a_page_that_opens(look, tmp_path):
     names = dict.fromkeys(("0", "1"), "n" * 200000)
     replace(found, model="m" * 200_000, gain="g" * 200_000, names=names).save(tmp_path / "audit.html")
     assert (tmp_path / "audit.html").stat().st_size < 2e6
-    assert "Grades" in texts(look(tmp_path / "audit.html"), "h2")
+    driver = look(tmp_path / "audit.html")
+    assert texts(driver, "h1")[0].startswith("m" * 39 + "… loses ") and len(texts(driver, ".card h3")[0]) == 100
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 1200

@@ -18,6 +18,7 @@ from fgai.checks import describe_tensor
 from fgai.errors import DataError
 from fgai.files import atomic_write
 from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, is_edge_list, locate, require, with_values
+from fgai.printing import short_repr
 from fgai.readers import parse_json, read_tensors
 from fgai.reading import Reader, Reading
 
@@ -50,6 +51,8 @@ class Perturbation:
     x_delta: Tensor | None = None
     weight_delta: Mapping[str, Tensor] = field(default_factory=dict)
     score_delta: Mapping[str, Tensor] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         for name, ends in (("added", self.added), ("dropped", self.dropped)):
@@ -170,6 +173,8 @@ class AttackResult(Reading):
 
     perturbation: Perturbation
     graph: Data
+
+    __repr__ = short_repr
 
     def detach(self) -> AttackResult:
         """Return the same reading without gradients."""

@@ -2,8 +2,9 @@
 
 from fgai.auditing.audit import audit
 from fgai.auditing.compare import Agreement, Comparison, compare
+from fgai.auditing.formats import WRITERS
 from fgai.auditing.neighbourhood import Neighbourhood
-from fgai.auditing.record import WRITERS, AuditReport, Curves, Estimate, NodeShift
+from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 
 __all__ = [
     "WRITERS",

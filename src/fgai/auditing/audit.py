@@ -58,7 +58,8 @@ def audit(
 
     Args:
         model: The model.
-        data: The graph. `data.names`, if present, holds a name per node for the report.
+        data: The graph. `data.names`, if present, holds a name per node for the report, `data.class_names` a name per
+            class.
         by: The adversary. Its seed is replaced by 0, 1, ..., `seeds` - 1.
         explanation: What explains a prediction: `tree` (attention along the computation tree), `last` (attention of the
             last layer, as in the paper), `first`, `layer:NAME` or `leave-one-out`, see `fgai.explanations`.
@@ -82,6 +83,7 @@ def audit(
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     _check_names(data)
+    class_names = _class_names(data)
     resolve(explanation)  # raise before the work begins if there is no such explanation
     with open_reader(model, call) as read, progress("audit", seeds + 2) as advance:
         clean = clean_trial(read, data, explanation)
@@ -123,6 +125,7 @@ def audit(
         ),
         notes=_notes(clean, tested),
         versions=versions(),
+        class_names=class_names,
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
 
@@ -219,6 +222,14 @@ def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
     names = data.get("names")
     nodes = sorted({node for view in views for node in (view.node, *view.neighbours)})
     return {} if names is None else {str(node): str(names[node])[:NAME_LENGTH] for node in nodes if node < len(names)}
+
+
+def _class_names(data: Data) -> tuple[str, ...]:
+    """The names of the classes, if the graph has them."""
+    names = data.get("class_names")
+    if names is not None and not isinstance(names, list | tuple | np.ndarray):
+        raise DataError(f"`class_names` is of type {type(names).__name__}; give a list with a name per class")
+    return tuple(str(name)[:NAME_LENGTH] for name in (() if names is None else names))
 
 
 def _moved(clean: Trial, trials: list[Trial], compared: Tensor, overlaps: Tensor) -> tuple[NodeShift, ...]:

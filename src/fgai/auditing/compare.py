@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import Adversary, NodeInjection
 from fgai.auditing.audit import audit
-from fgai.auditing.record import AuditReport, notebook_html, write
+from fgai.auditing.formats import notebook_html, write
+from fgai.auditing.record import FRAME, AuditReport
 from fgai.calling import Call
 from fgai.errors import SettingError
 from fgai.explanations import compare_nodes
-from fgai.files import jsonable
+from fgai.files import jsonable, pandas_table
 from fgai.grades import GRADES
 from fgai.metrics import g_tvd, top_overlap
 from fgai.reading import open_reader
@@ -47,7 +49,7 @@ class Comparison:
     """Reports of several models, by name, under the same adversary, budget and seeds."""
 
     reports: Mapping[str, AuditReport]
-    agreement: Mapping[str, Agreement]  # of each model to the first
+    agreement: Mapping[str, Agreement] = field(default_factory=dict)  # of each model to the first, if it was measured
 
     def table(self) -> list[tuple[str, ...]]:
         """One row per model: the grades, and main metrics on the clean and the attacked graph."""
@@ -68,6 +70,14 @@ class Comparison:
         """The text of all reports."""
         return "\n\n".join(report.text() for report in self.reports.values())
 
+    def to_frame(self) -> Any:
+        """Return a pandas table with a row per model and metric, see `AuditReport.to_frame`.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        return pandas_table(FRAME, [row for name, report in self.reports.items() for row in report.frame_rows(name)])
+
     def json(self) -> str:
         """The comparison as JSON; numbers that are not finite become null."""
         return json.dumps(jsonable(asdict(self)), allow_nan=False)
@@ -83,6 +93,9 @@ class Comparison:
         lines = ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
         reasons = [f"{name}: {report.grades.line}" for name, report in self.reports.items()]
         return "\n".join([*lines, "", *reasons])
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(f'{name}: {report.grades.answer}' for name, report in self.reports.items())})"
 
     def _repr_html_(self) -> str:
         return notebook_html(self)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fgai.explanations import Attribution
 from fgai.metrics.explanation import TOP
+from fgai.printing import short_repr
 from fgai.topk import topk_mask
 
 MAX_NEIGHBOURS = 24  # neighbours of a node in a view
@@ -32,6 +33,8 @@ class Neighbourhood:
     top_before: tuple[int, ...]  # the sources of the top k edges on the clean graph
     top_after: tuple[int, ...]
     unseen: int  # number of neighbours left out
+
+    __repr__ = short_repr
 
     def status(self, source: int) -> str:
         """The status of a neighbour: `kept` in the top k, `lost` from it, `new` in it, or `other`."""

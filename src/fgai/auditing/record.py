@@ -1,55 +1,31 @@
-"""The result of an audit, and the file formats of a report."""
+"""The result of an audit."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fgai.auditing.formats import notebook_html, write
 from fgai.auditing.neighbourhood import Neighbourhood
 from fgai.errors import DataError, FGAIError
 from fgai.faithfulness import Faithfulness
-from fgai.files import atomic_write, checked_suffix, jsonable
+from fgai.files import jsonable, pandas_table
 from fgai.grades import Grades, grade, grade_faithful
 from fgai.metrics import METRICS
+from fgai.metrics.explanation import TOP
 from fgai.readers import read_json
 from fgai.records import record
-from fgai.registry import Registry
-
-WRITERS: Registry[Callable[[Any], str]] = Registry("format of a report", extended_by="fgai.report")
-WRITERS.add(".json", lambda report: report.json(), "everything; `AuditReport.load` reads it")
-WRITERS.add(".md", lambda report: report.markdown(), "a table for a page")
-WRITERS.add(".txt", lambda report: report.text(), "for the terminal")
-
-
-def write(report: Any, path: str | Path) -> None:
-    """Write a report or a comparison to a file; the suffix decides the format."""
-    path = Path(path)
-    content = writer_for(path)(report)
-    with atomic_write(path) as half:
-        half.write_text(content + "\n", encoding="utf-8")
-
-
-def writer_for(path: Path) -> Callable[[Any], str]:
-    """The writer for the suffix of a file."""
-    return WRITERS[checked_suffix(path, WRITERS, "a report")]
-
-
-def notebook_html(report: Any) -> str:
-    """The HTML page of a report in an iframe, for notebooks."""
-    page = escape(WRITERS[".html"](report))
-    return f'<iframe sandbox="allow-scripts" srcdoc="{page}" width="100%" height="720" title="audit"></iframe>'
-
 
 REMEDY = "AuditReport.save writes one to a .json file"
 DECIDING_BASELINES = ("f1_largest_class", "g_tvd_uniform", "overlap_randomised")  # the grades need them
 REQUIRED = ("f1", "overlap", "g_tvd")  # metrics that every text and page shows
+FRAME = ("model", "metric", "clean", "attacked", "low", "high", "better")  # the columns of `to_frame`
 NAME_LENGTH = 1_000  # maximum characters of a name in a file
 MAX_NODE = 2**53  # node numbers are smaller: JavaScript cannot represent larger integers exactly
 TEXT_RADII = ("0.001", "0.01", "0.05")  # radii of the certified shares in the text
@@ -64,6 +40,10 @@ class Estimate:
     low: float
     high: float
     values: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        spread = f" [{self.low:.4g}, {self.high:.4g}]" if len(self.values) > 1 else ""
+        return f"{self.mean:.4g}{spread}"
 
     @classmethod
     def of(cls, values: list[float], resamples: int = 2_000) -> Estimate:
@@ -89,6 +69,12 @@ class NodeShift:
     answer: int | None  # predicted class on the clean graph; None if the model predicts for pairs of nodes
     answers_attacked: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        classes = (
+            "" if self.answer is None else f", class {self.answer} -> {', '.join(map(str, self.answers_attacked))}"
+        )
+        return f"NodeShift(node {self.node}: V_{TOP} {self.overlap:.3g}, shift {self.shift:.3g}{classes})"
+
 
 @dataclass(frozen=True)
 class Curves:
@@ -101,6 +87,9 @@ class Curves:
     shares: tuple[float, ...]
     clean: Mapping[str, tuple[float, ...]]
     attacked: Mapping[str, tuple[float, ...]]
+
+    def __repr__(self) -> str:
+        return f"Curves(F+ and F- at {len(self.shares)} shares of deleted edges, clean and attacked)"
 
 
 @dataclass(frozen=True)
@@ -127,6 +116,7 @@ class AuditReport:
         notes: What the explanation omits, and what was not tested.
         versions: Versions of the packages.
         guaranteed: Mean V_5, by radius, below which no perturbation of the attention leads.
+        class_names: Names of the classes, if the graph has them.
     """
 
     model: str
@@ -148,6 +138,7 @@ class AuditReport:
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     guaranteed: Mapping[str, float] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
 
     def worst(self, count: int = 10) -> tuple[NodeShift, ...]:
         """The nodes whose explanation changed most."""
@@ -167,6 +158,21 @@ class AuditReport:
                 better = METRICS[name].better
                 rows.append((name, f"{self.clean[name]:.4g}", f"{value.mean:.4g}{spread}", change, better))
         return rows
+
+    def to_frame(self) -> Any:
+        """Return a pandas table with a row per metric: clean value, attacked mean, 95 % interval, better direction.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        return pandas_table(FRAME, self.frame_rows(self.model))
+
+    def frame_rows(self, model: str) -> list[tuple[Any, ...]]:
+        """The rows of `to_frame`, with this name."""
+        return [
+            (model, name, self.clean[name], value.mean, value.low, value.high, METRICS[name].better)
+            for name, value in self.attacked.items()
+        ]
 
     @property
     def head(self) -> tuple[str, str, str, str, str]:
@@ -236,6 +242,10 @@ class AuditReport:
     def __str__(self) -> str:
         return self.text()
 
+    def __repr__(self) -> str:
+        numbers = f"F1 {self.clean['f1']:.3f} -> {self.attacked['f1'].mean:.3f} under {self.adversary['name']}"
+        return f"AuditReport({self.model}: trusted {self.grades.answer}, {numbers})"
+
     def _repr_html_(self) -> str:
         return notebook_html(self)
 
@@ -246,7 +256,14 @@ def _first_problem(report: AuditReport) -> str:
     rows = [*report.moved, *report.views]
     mentioned = [node for view in report.views for node in _mentioned_nodes(view)]
     lengths = {len(curve) for part in (report.curves.clean, report.curves.attacked) for curve in part.values()}
-    texts = [report.model, report.gain, *report.names.values(), *report.versions.values(), *report.versions]
+    texts = [
+        report.model,
+        report.gain,
+        *report.names.values(),
+        *report.class_names,
+        *report.versions.values(),
+        *report.versions,
+    ]
     texts += [report.explanation, *report.notes, report.grades.line, *(g.sentence for _, g in report.grades.items())]
     texts += [text for pair in report.adversary.items() for text in pair if isinstance(text, str)]
     tests = {

@@ -27,6 +27,7 @@ from fgai.certificates.layers import Activation, Layer, identity, match_activati
 from fgai.certificates.prediction import dual
 from fgai.devices import to_double
 from fgai.graph import segment_max, segment_sum
+from fgai.printing import short_repr
 from fgai.reading import Reader, Reading
 
 ROUNDING = 1e-3  # relative to the largest output of a layer
@@ -76,6 +77,8 @@ class IntervalBound:
     tvd: Tensor  # [N], a bound on the TVD of the prediction
     class_kept: Tensor  # [N], where the class cannot change
     shift: Tensor  # [N], a bound on the l1 change of the explanation
+
+    __repr__ = short_repr
 
     @property
     def vacuous(self) -> bool:

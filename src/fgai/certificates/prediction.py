@@ -22,6 +22,7 @@ from fgai.certificates.explanation import Norm
 from fgai.devices import to_double
 from fgai.explanations import value_vectors
 from fgai.graph import segment_max, segment_sum
+from fgai.printing import short_repr
 from fgai.reading import Reader
 
 
@@ -31,6 +32,8 @@ class PredictionBound:
 
     class_radius: Tensor  # [N], inside it the class cannot change; inf if no attention weight affects the class
     pull: Tensor  # [N], largest change of the spread (max - min) of the logits, per unit of radius
+
+    __repr__ = short_repr
 
     def tvd(self, radius: float) -> Tensor:
         """Return the bound on the TVD of the prediction at this radius, per node; [N]."""

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from fgai.certificates.perturbation_sets import PerturbationSet, size_of
+from fgai.printing import short_repr
 
 How = Literal["exact", "bound", "vote", "none"]
 
@@ -82,6 +83,8 @@ class Proof:
 
     def __str__(self) -> str:
         return self.text()
+
+    __repr__ = short_repr
 
     def _right(self, prediction: Tensor | None) -> Tensor | None:
         """Return where a prediction is the label; None without labels."""

@@ -29,6 +29,7 @@ from fgai.divergence import tvd
 from fgai.errors import DataError
 from fgai.files import atomic_write, checked_suffix, jsonable
 from fgai.metrics import top_overlap
+from fgai.printing import short_repr
 from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
 from fgai.settings import check_top
 
@@ -46,6 +47,9 @@ class Condition:
     values: Tensor  # [N]; NaN where it is not defined
     how: How
     better: Literal["higher", "lower"]
+
+    def __repr__(self) -> str:
+        return f"Condition({self.name}: mean {self.mean:.4g}, worst {self.worst:.4g}, {self.how})"
 
     @property
     def mean(self) -> float:
@@ -159,6 +163,8 @@ class Certificate:
 
     def __str__(self) -> str:
         return self.text()
+
+    __repr__ = short_repr
 
 
 def _describe(bound: IntervalBound | None) -> str:

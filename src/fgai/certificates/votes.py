@@ -36,6 +36,7 @@ from fgai.calling import Call, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require
+from fgai.printing import short_repr
 from fgai.settings import check_whole
 
 ROUNDING = 1e-5  # relative to the largest logit of an item
@@ -61,6 +62,8 @@ class Votes:
     count: Tensor  # [N, C]
     sure: Tensor  # [N, C], votes that rounding cannot take from this class
     possible: Tensor  # [N, C], votes that rounding could give to this class
+
+    __repr__ = short_repr
 
     @property
     def prediction(self) -> Tensor:

@@ -59,7 +59,7 @@ def audit(
     """Attack a model, and report whether its attention can be trusted."""
     from fgai import report
     from fgai.auditing import audit as run_audit
-    from fgai.auditing.record import writer_for
+    from fgai.auditing.formats import writer_for
     from fgai.cli.loading import load_model
     from fgai.devices import placed, resolve_device
     from fgai.grades import check_required, failures

@@ -20,6 +20,7 @@ from torch import Tensor
 from fgai.attention import Attention
 from fgai.errors import SettingError, TapError
 from fgai.graph import degree, edge_keys, segment_sum
+from fgai.printing import short_repr
 
 ENTRIES = 4_000_000  # pairs (node, edge) in memory at a time: about 0.5 GB
 
@@ -34,6 +35,8 @@ class EdgeWeights:
     edge: Tensor  # [K], a column of `edge_index`
     weight: Tensor  # [K], double
     hop: Tensor  # [K], 1 for an edge into the node itself
+
+    __repr__ = short_repr
 
     def distribution(self) -> Tensor:
         """Return the positive part of the weights, scaled to sum to one for each node; [K]."""
@@ -70,6 +73,10 @@ class Attribution:
     edge_index: Tensor  # [2, M], distinct edges of all layers, sorted by target, then source
     layers: tuple[Layer, ...]  # in the order of execution
     notes: tuple[str, ...] = ()  # what this explanation omits or assumes
+
+    def __repr__(self) -> str:
+        layers = f"{len(self.layers)} layer{'s' * (len(self.layers) != 1)}"
+        return f"Attribution({self.name!r}: {self.edge_index.size(1)} edges, {self.num_nodes} nodes, {layers})"
 
     @property
     def num_nodes(self) -> int:

@@ -11,6 +11,7 @@ from fgai.divergence import jsd_terms
 from fgai.errors import MatchError
 from fgai.explanations.attribution import ENTRIES, Attribution, EdgeWeights
 from fgai.graph import degree, edge_keys, segment_sum
+from fgai.printing import short_repr
 from fgai.settings import check_top
 from fgai.topk import effective_k, topk_mask
 
@@ -25,6 +26,8 @@ class Difference:
     overlap: Tensor  # [n], V_k: share of the top k that is in the other's top k; NaN for nodes without edges
     jsd: Tensor  # [n], in [0, log 2]; NaN for nodes without edges
     edges: Tensor  # [n], edges of the first explanation
+
+    __repr__ = short_repr
 
 
 def compare_nodes(

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.explain import Explanation as PyGExplanation
 
-from fgai.errors import MissingExtraError
 from fgai.explanations.attribution import Attribution
+from fgai.files import pandas_table
 from fgai.graph import locate, require
 from fgai.settings import check_whole
 
@@ -80,11 +80,7 @@ class NodeExplanation:
 
     def to_frame(self) -> Any:
         """Return a pandas table with the columns source, target, weight and hop."""
-        try:
-            import pandas  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise MissingExtraError("a table needs pandas; install it with: pip install pandas") from error
-        return pandas.DataFrame(self._edges(), columns=list(Edge._fields))
+        return pandas_table(Edge._fields, self._edges())
 
     def to_networkx(self) -> Any:
         """Return a `networkx.DiGraph` of these edges, with the attributes `weight` and `hop`."""

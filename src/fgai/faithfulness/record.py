@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fgai.grades import Grade
 from fgai.intervals import Interval
+from fgai.printing import short_repr
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class HopResult:
     necessity: Interval
     against_least: Interval
     sufficiency: Interval
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,10 @@ class Faithfulness:
     grade: Grade
     nodes_needed: float  # approximate number of nodes for a decision, if the differences are as measured
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        difference = f"most - random {self.necessity}, {self.nodes} nodes"
+        return f"Faithfulness({self.explanation!r}: {self.grade.value}, {difference})"
 
     def __str__(self) -> str:
         rows = [("most - random", self.necessity), ("most - least", self.against_least), ("keep", self.sufficiency)]

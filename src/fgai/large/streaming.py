@@ -19,6 +19,7 @@ from fgai.certificates.record import Condition
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
+from fgai.printing import short_repr
 from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_whole
 from fgai.training.data import num_seed_nodes
@@ -31,6 +32,8 @@ class BatchReading:
 
     ids: Tensor  # [B]
     reading: Reading  # of the seed nodes; the sources of its attention are numbered as in the batch
+
+    __repr__ = short_repr
 
     @property
     def nodes(self) -> Tensor:

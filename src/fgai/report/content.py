@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fgai.auditing import AuditReport, Comparison
 from fgai.auditing.audit import CERTIFIED
@@ -14,8 +14,11 @@ from fgai.files import jsonable
 from fgai.methods import Epoch
 from fgai.metrics import METRICS
 from fgai.metrics.explanation import TOP
+from fgai.report.glossary import DESCRIBING, GLOSSARY, METRIC_TERMS
+from fgai.report.summary import cut, headline, next_steps, setting, verdict
 
 Chart = dict[str, Any]
+T = TypeVar("T")
 
 
 def chart(title: str, about: str, across: str, up: str, x: Sequence[float], **kind: Any) -> Chart:
@@ -82,6 +85,7 @@ def history_charts(histories: Mapping[str, Sequence[Epoch]]) -> list[Chart]:
     return charts
 
 
+MODEL_LENGTH = 100  # maximum characters of the name of a model
 TEXT_LENGTH = 300  # maximum characters of a text on the page
 Histories = Mapping[str, Sequence[Epoch]]
 
@@ -103,18 +107,26 @@ def content(
     Returns:
         Values that JSON can hold.
     """
-    comparison = result if isinstance(result, Comparison) else Comparison({result.model: result}, {})
-    reports, proofs, trainings = comparison.reports, certificates or {}, histories or {}
-    if unknown := sorted({*proofs, *trainings} - {*reports}):
-        raise SettingError(f"certificates or histories name {unknown}, and the models are called {list(reports)}")
+    comparison = result if isinstance(result, Comparison) else Comparison({result.model: result})
+    if unknown := sorted({*(certificates or {}), *(histories or {})} - {*comparison.reports}):
+        names = list(comparison.reports)
+        raise SettingError(f"certificates or histories name {unknown}, and the models are called {names}")
+    labels = _labels(comparison.reports)
+    comparison = Comparison(_renamed(comparison.reports, labels), _renamed(comparison.agreement, labels))
+    reports, proofs, trainings = comparison.reports, _renamed(certificates, labels), _renamed(histories, labels)
     first = next(iter(reports.values()))
     values = {
         "title": " and ".join(reports),
-        "attack": first.title.removeprefix(first.model).strip(),
+        "headline": headline(reports),
+        "setting": setting(first),
         "models": list(reports),
+        "class_names": first.class_names,
         "nodes": first.graph["nodes"],
         "explanation": first.explanation,
-        "grades": [_grades(name, report) for name, report in reports.items()],
+        "verdicts": [verdict(name, report) for name, report in reports.items()],
+        "first_node": _first_node(first),
+        "next": next_steps(reports),
+        "glossary": GLOSSARY,
         "tables": [_properties(comparison, proofs), _metrics(reports)],
         "charts": [*curve_charts(reports), *certified_charts(reports, proofs), *history_charts(trainings)],
         "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
@@ -123,6 +135,31 @@ def content(
         "provenance": _provenance(first, about or {}),
     }
     return clip_texts(jsonable(values))
+
+
+def _labels(names: Iterable[str]) -> dict[str, str]:
+    """The names of the models, cut where they are long, and still different.
+
+    >>> list(_labels(["m" * 200, "m" * 201]).values())[1][-5:]
+    'm…(2)'
+    """
+    labels: dict[str, str] = {}
+    for place, name in enumerate(names, 1):
+        label = cut(name, MODEL_LENGTH)
+        labels[name] = label if label not in labels.values() else f"{label}({place})"
+    return labels
+
+
+def _renamed(values: Mapping[str, T] | None, labels: Mapping[str, str]) -> dict[str, T]:
+    return {labels[name]: value for name, value in (values or {}).items()}
+
+
+def _first_node(report: AuditReport) -> int | None:
+    """The node to show first: of those with a view, the one that changed most."""
+    views = {view.node: view for view in report.views}
+    ranked = [row.node for row in report.moved if row.node in views]
+    by_loss = sorted(views, key=lambda node: (len({*views[node].top_before} & {*views[node].top_after}), node))
+    return next(iter([*ranked, *by_loss]), None)
 
 
 def clip_texts(value: Any) -> Any:
@@ -138,26 +175,14 @@ def clip_texts(value: Any) -> Any:
     return value if not isinstance(value, str) or len(value) <= TEXT_LENGTH else f"{value[: TEXT_LENGTH - 1]}…"
 
 
-def _grades(name: str, report: AuditReport) -> dict[str, Any]:
-    lights = [{"name": grade, "value": g.value, "sentence": g.sentence} for grade, g in report.grades.items()]
-    return {
-        "model": name,
-        "answer": report.grades.answer,
-        "line": report.answer,
-        "lights": lights,
-        "notes": report.notes,
-        "proved": report.proved,
-    }
-
-
 def _properties(comparison: Comparison, proofs: Mapping[str, Certificate]) -> dict[str, Any]:
     """The four properties of a faithful explanation for all models: clean, attacked and proved."""
     first = next(iter(comparison.reports))
     rows: list[list[Any]] = []
-    if len(comparison.reports) > 1:
+    if len(comparison.reports) > 1 and comparison.agreement:
         similar, close = (_agreement(comparison, proofs, name) for name in ("similarity", "closeness"))
         rows.append(["similarity", f"the explanation is still that of {first}: V_5", *similar])
-        rows.append(["closeness", f"the answers are still those of {first}: TVD", *close])
+        rows.append(["closeness", f"the predictions are still those of {first}: TVD", *close])
     rows.append(["explanation", "it survives the attack: V_5", *_survival(comparison, proofs, "overlap", "beta2")])
     rows.append(["prediction", "it survives the attack: TVD", *_survival(comparison, proofs, "g_tvd", "alpha2")])
     heads = [
@@ -189,17 +214,37 @@ def _scope(proof: Certificate) -> str:
 
 
 def _metrics(reports: Mapping[str, AuditReport]) -> dict[str, Any]:
-    """All metrics of all models, clean and attacked."""
+    """All metrics of all models, clean and attacked, and the change. Metrics of the released code are left out."""
     rows = []
-    for metric in (name for name in METRICS if all(name in report.attacked for report in reports.values())):
-        row: list[Any] = [metric, METRICS.about(metric)]
+    named = (name for name in METRICS if all(name in report.attacked for report in reports.values()))
+    for metric in (name for name in named if not name.endswith("_released")):
+        term = METRIC_TERMS.get(metric, metric)
+        row: list[Any] = [{"text": term, "tip": GLOSSARY.get(term, METRICS.about(metric))}]
         for report in reports.values():
             value = report.attacked[metric]
             spread = f" [{value.low:.3g}, {value.high:.3g}]" if report.seeds > 1 else ""
-            row += [report.clean[metric], f"{value.mean:.4g}{spread}"]
+            row += [
+                report.clean[metric],
+                f"{value.mean:.4g}{spread}",
+                change(metric, value.mean - report.clean[metric]),
+            ]
         rows.append(row)
-    heads = [f"{name}, {when}" for name in reports for when in ("clean", "attacked: mean [95 %]")]
-    return {"title": "Every metric", "head": ["metric", "what it is", *heads], "rows": rows}
+    several = any(report.seeds > 1 for report in reports.values())
+    heads = ["clean", "attacked: mean [95 %]" if several else "attacked", "change"]
+    return {"title": "Every metric", "head": ["metric", *(f"{m}, {h}" for m in reports for h in heads)], "rows": rows}
+
+
+def change(metric: str, difference: float) -> dict[str, str]:
+    """A change under attack as text, with its tone: `better`, `worse` or neither.
+
+    >>> change("f1", -0.25), change("nonuniformity", 0.1)
+    ({'text': '▼ 0.25 worse', 'tone': 'worse'}, {'text': '▲ 0.1', 'tone': ''})
+    """
+    if math.isnan(difference) or abs(difference) < 5e-5:
+        return {"text": "unknown" if math.isnan(difference) else "none", "tone": ""}
+    rises = difference > 0
+    tone = "" if metric in DESCRIBING else "better" if rises == (METRICS[metric].better == "higher") else "worse"
+    return {"text": f"{'▲' if rises else '▼'} {abs(difference):.3g} {tone}".strip(), "tone": tone}
 
 
 def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]]:

@@ -58,6 +58,10 @@ class Fit:
     best: Epoch
     history: tuple[Epoch, ...]
 
+    def __repr__(self) -> str:
+        parts = [type(self.model).__name__, f"epoch {self.best.number} of {len(self.history)}", self.best.status]
+        return f"Fit({', '.join(filter(None, parts))})"
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -23,7 +23,7 @@ function plotted(chart, series) {
 }
 
 function draw(chart, holder) {
-  const size = () => ({ width: holder.clientWidth, height: HEIGHT });
+  const size = () => ({ width: holder.clientWidth || 400, height: HEIGHT }); // 400 while it is folded
   const scale = (name) => ({ distr: chart.log === name ? 3 : 1 });
   const drawable = (y) => (chart.log === "y" ? y.map((value) => (value > 0 ? value : null)) : y);
   const settings = {
@@ -35,7 +35,7 @@ function draw(chart, holder) {
     cursor: { drag: { x: false, y: false } },
   };
   const plot = new uPlot(settings, [chart.x, ...chart.series.map((series) => drawable(series.y))], holder);
-  themed.push(() => plot.redraw());
+  themed.push(() => plot.setSize(size()) || plot.redraw());
   new ResizeObserver(() => plot.setSize(size())).observe(holder);
 }
 
@@ -64,13 +64,13 @@ function charts() {
     make(
       "div",
       { class: "card" },
-      make("h3", {}, chart.title),
+      make("h3", {}, explained(chart.title)),
       make("p", { class: "about" }, chart.about),
       holders[place],
       make("ul", { class: "key" }, ...chart.series.map(key)),
       numbers(chart),
     ),
   );
-  if (cards.length) section("charts", "Curves", make("div", { class: "cards" }, ...cards));
+  if (cards.length) fold("charts", "Curves", make("div", { class: "cards" }, ...cards));
   shown.charts.forEach((chart, place) => draw(chart, holders[place]));
 }

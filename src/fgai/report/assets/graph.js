@@ -1,6 +1,5 @@
 // One panel: a node's neighbourhood as a graph, drawn by Cytoscape; all panels are moved together.
 const DECADES = 3; // of attention, from the darkest line to the faintest
-const tip = document.getElementById("tip");
 let panels = [];
 
 function elements(view, after, most) {
@@ -59,17 +58,14 @@ function layout(views) {
 
 function tell(event, ...lines) {
   const { pageX, pageY } = event.originalEvent;
-  tip.textContent = lines.join("\n");
-  tip.hidden = false;
-  tip.style.left = `${Math.max(4, Math.min(pageX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8))}px`;
-  tip.style.top = `${pageY + 14}px`;
+  tipAt(pageX + 14, pageY + 14, lines.join("\n"));
 }
 
 function tellEdge(event, view) {
   const { source, target, before, now } = event.target.data();
   const said = (weight) => (weight === null ? "not there" : short(weight));
   const kind = Number(target) === view.node ? FATES[fate(view, Number(source))] : "between neighbours";
-  tell(event, `${called(target)} looks at ${called(source)}`, `before ${said(before)}, attacked ${said(now)}`, kind);
+  tell(event, `${called(target)} attends to ${called(source)}`, `before ${said(before)}, attacked ${said(now)}`, kind);
 }
 
 function tellNode(event) {
@@ -81,7 +77,7 @@ function panel(model, view, after, positions, most) {
   const title = `${model}, ${after ? `attacked (seed ${view.seed})` : "before"}`;
   const help = "arrow keys move, plus and minus zoom, 0 shows all; the table below says the same";
   const holder = make("div", { class: "graph", tabindex: 0, role: "application", "aria-label": `${title}: ${help}` });
-  graphs.append(make("div", { class: "panel" }, make("h3", {}, title), holder));
+  graphs.append(make("div", { class: "panel" }, make("h3", { title }, title), holder));
   const preset = { name: "preset", positions: (node) => positions[node.id()], fit: false };
   const limits = { minZoom: 0.1, maxZoom: 5 };
   const cy = cytoscape({
@@ -124,6 +120,7 @@ function resizeAll() {
 }
 
 function fitAll() {
+  if (!panels.length || !panels[0].width()) return;
   const boxes = panels.map((cy) => cy.nodes().boundingBox());
   const [left, top] = ["x1", "y1"].map((side) => Math.min(...boxes.map((box) => box[side])));
   const [right, bottom] = ["x2", "y2"].map((side) => Math.max(...boxes.map((box) => box[side])));

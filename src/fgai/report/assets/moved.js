@@ -1,19 +1,21 @@
-// The nodes that moved most: a table that sorts, filters, and opens a node's neighbourhood.
+// The nodes that changed most: a table that sorts, filters, and opens a node's neighbourhood.
 const COLUMNS = {
   node: "node",
   overlap: "top 5 kept",
   shift: "attention moved",
-  answer: "class",
+  class: "class",
   changed: "attacks that change it",
-  said: "classes under attack",
+  classes: "classes under attack",
 };
+const className = (number) => (number === null ? null : (shown.class_names[number] ?? number));
 const called = (node) => (shown.names[node] === undefined ? String(node) : `${node} (${shown.names[node]})`);
 
 function movedRows(model) {
   return shown.moved[model].map((row) => ({
     ...row,
     changed: row.answers_attacked.filter((answer) => answer !== row.answer).length,
-    said: row.answers_attacked.join(", "),
+    class: className(row.answer),
+    classes: row.answers_attacked.map(className).join(", "),
   }));
 }
 
@@ -57,17 +59,17 @@ function moved() {
     const direction = sorted.sign > 0 ? "ascending" : "descending";
     body.replaceChildren(...rows.map(line));
     heads.forEach((head) => head.setAttribute("aria-sort", head.dataset.name === sorted.by ? direction : "none"));
-    count.textContent = `${rows.length} of the ${shown.moved[model.value].length} that moved most, of ${shown.nodes}.`;
+    count.textContent = `${rows.length} of the ${shown.moved[model.value].length} that changed most, of ${shown.nodes}.`;
   }
 
   const controls = [
     make("label", {}, "Model ", model),
     make("label", {}, "Filter ", filter),
-    make("label", {}, changed, " only those whose answer changed"),
+    make("label", {}, changed, " only those whose class changed"),
   ];
   const grid = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
-  const holder = scrolling("The nodes that moved most", grid);
+  const holder = scrolling("The nodes that changed most", grid);
   holder.classList.add("tall");
-  section("moved", "The nodes that moved most", make("div", { class: "controls" }, ...controls), holder, count);
+  fold("moved", "The nodes that changed most", make("div", { class: "controls" }, ...controls), holder, count);
   fill();
 }

@@ -1,4 +1,4 @@
-// Where one node looks: a panel a model, before and after, on one layout that all of them share.
+// What one node attends to: a panel a model, before and after, on one layout that all of them share.
 const FATES = {
   kept: "in the top 5 before and after",
   lost: "in the top 5 before, lost",
@@ -26,16 +26,19 @@ function fate(view, source) {
 function neighbours(node) {
   const views = viewsOf(node);
   const head = ["neighbour", ...modelsOf(node).flatMap((model) => [`${model}, before`, `${model}, attacked`, "top 5"])];
-  const sources = [...new Set(views.flatMap((view) => own(view).map((link) => link[0])))];
+  const near = views.flatMap((view) => own(view).map((link) => link[0]));
+  const far = views.flatMap((view) => view.neighbours); // with “tree”, nodes further away can be in the top 5
+  const sources = [...new Set([...near, ...far])];
   const rows = sources.map((source) => {
-    const kind = injected(source) ? ", injected" : source === node ? ", itself" : "";
+    const kind = (injected(source) ? ", injected" : "") + (source === node ? ", itself" : "");
     const cells = views.flatMap((view) => {
       const link = own(view).find(([from]) => from === source);
-      return link ? [link[2], link[3], fate(view, source)] : ["", "", "not shown"];
+      if (link) return [link[2], link[3], fate(view, source)];
+      return view.neighbours.includes(source) ? ["no link", "no link", fate(view, source)] : ["", "", "not shown"];
     });
-    return [called(source) + kind, ...cells];
+    return [called(source) + kind + (near.includes(source) ? "" : ", further away"), ...cells];
   });
-  return make("details", {}, make("summary", {}, "What it looks at, as a table"), table(head, rows));
+  return make("details", {}, make("summary", {}, "The weights as a table"), table(head, rows));
 }
 
 function show(node, jump) {
@@ -51,13 +54,18 @@ function show(node, jump) {
     [false, true].map((after) => panel(models[place], view, after, positions, most)),
   );
   fitAll();
-  document.getElementById("scale-high").textContent = short(most);
-  document.getElementById("scale-low").textContent = `${short(most / 10 ** DECADES)} or less`;
+  const two = (weight) => String(+weight.toPrecision(2));
+  document.getElementById("scale-high").textContent = two(most);
+  document.getElementById("scale-low").textContent = `${two(most / 10 ** DECADES)} or less`;
   document.getElementById("search").value = String(node);
   const absent = shown.models.filter((model) => !models.includes(model));
   const unseen = Math.max(...views.map((view) => view.unseen));
+  const losses = views.map((view, place) => {
+    const stayed = view.top_before.filter((source) => view.top_after.includes(source)).length;
+    return `${models[place]} keeps ${stayed} of its top ${view.top_before.length}`;
+  });
   note.textContent = [
-    `Node ${called(node)}.`,
+    `Node ${called(node)}: ${losses.join(", ")}.`,
     ...(unseen ? [`${unseen} more neighbours, of less attention, are not shown.`] : []),
     ...(absent.length ? [`This file keeps no picture of it for ${absent.join(", ")}.`] : []),
   ].join(" ");
@@ -128,9 +136,11 @@ function neighbourhoods() {
     make("button", {}, "Show"),
     make("button", { type: "button", onclick: fitAll }, "Fit"),
   );
-  section("view", "Where one node looks", form, note, legend(), graphs, seen);
-  const first = shown.moved[shown.models[0]].find((row) => nodes.includes(row.node));
-  show(first ? first.node : nodes[0], false);
+  const top = make("div", { class: "top" }, make("h2", {}, "What one node attends to"), form);
+  graphs.classList.toggle("pairs", shown.models.length > 1);
+  const attributes = { id: "view", "aria-label": "What one node attends to" };
+  main.append(make("section", attributes, top, note, graphs, legend(), seen));
+  show(shown.first_node ?? nodes[0], false);
   themed.push(() => panels.forEach((cy) => cy.style(look())));
   new ResizeObserver(resizeAll).observe(graphs);
 }

@@ -19,9 +19,15 @@ function startTheme() {
   asked();
   dark.addEventListener("change", asked);
   document.getElementById("theme").addEventListener("click", () => setTheme(now() === "dark" ? "light" : "dark"));
+  let closed = []; // paper cannot be unfolded
   addEventListener("beforeprint", () => {
     before = now();
+    closed = [...document.querySelectorAll("details.fold:not([open])")];
+    closed.forEach((part) => (part.open = true));
     setTheme("light");
   });
-  addEventListener("afterprint", () => setTheme(before));
+  addEventListener("afterprint", () => {
+    closed.forEach((part) => (part.open = false));
+    setTheme(before);
+  });
 }
