@@ -40,6 +40,23 @@ def audit() -> str:
     return grid(["attack", *columns], body)
 
 
+def grades() -> str:
+    """The grades of trained models, one row per model and explanation."""
+    rows = json.loads((ROOT / "results/faithful.json").read_text())
+    body = []
+    for row in rows:
+        used, stable = ("-" if row[name] is None else "yes" if row[name] else "no" for name in ("used", "stable"))
+        about = [row["dataset"], row["backbone"], row["method"], str(row["seed"]), f"`{row['explanation']}`"]
+        tests = [
+            f"{row[name]:+.3f} [{row[f'{name}_low']:+.3f}, {row[f'{name}_high']:+.3f}]"
+            for name in ("necessity", "against_least")
+        ]
+        changes = [f"{row['f1']:.3f} → {row['f1_attacked']:.3f}", f"{row['overlap']:.3f}"]
+        body.append([*about, used, row["faithful"] or "-", stable, *tests, *changes])
+    head = ["dataset", "backbone", "method", "seed", "explanation", "used", "faithful", "stable"]
+    return grid([*head, "most - random", "most - least", "F1", "V_5"], body)
+
+
 def certificates() -> str:
     """Median certified radius and shares of the vanilla models."""
     rows = [row for row in read_rows(ROOT / "results/certificates.json") if row.attack == "none"]
@@ -263,6 +280,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "known-reasons": reasons.known_reasons,
     "released-gatt": reasons.released,
     "planted": reasons.planted,
+    "grades": grades,
     "explanation-costs": lambda: costs("speed.json", "python benchmarks/explanations.py"),
 }
 
