@@ -1,0 +1,170 @@
+"""Draws the pictures of README and docs from the committed results; `--check` fails where they differ.
+
+    python benchmarks/pictures.py
+
+`hero.svg` is one neighbourhood of an audit; the others show the rows of `results/speed.json` and `results/scale.json`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fgai.auditing import AuditReport
+from fgai.bench.results import read_costs
+from fgai.plots import before_after, save
+from fgai.plots.canvas import canvas
+
+ROOT = Path(__file__).parent.parent
+RESULTS, DOCS = ROOT / "results", ROOT / "docs"
+MODELS = {"gat": "GAT", "gatv2": "GATv2", "gt": "GT"}
+DATASETS = {"amazon-photo": "Amazon-Photo", "coauthor-physics": "Coauthor-Physics"}
+WAYS = {"in the block": "inside the block", "in the block, compact features, cheaper masks": "and compact features"}
+NODES = {f"generated, 10^{power} nodes": 10**power for power in (5, 6, 7)}
+EDGES = {f"generated, 1e+0{power} edges": 10**power for power in (5, 6, 7)}
+BLUE, GREEN, ORANGE, GREY = "#1d4ed8", "#0f766e", "#d97706", "#6b7280"
+
+
+def hero() -> str:
+    """One node of Amazon-Photo before and after the attack: plain GAT, and GAT with FGAI."""
+    names = {"vanilla": "Plain GAT", "fgai": "GAT with FGAI"}
+    audits = RESULTS / "audits"
+    return before_after({name: AuditReport.load(audits / f"amazon-photo-gat-{m}-0.json") for m, name in names.items()})
+
+
+def _values(file: str) -> dict[tuple[str, str, str], float]:
+    """The value of each row of a file by what was measured, dataset and model."""
+    return {(cost.what, cost.dataset, cost.backbone): cost.value for cost in read_costs(RESULTS / file)}
+
+
+def _bars(axis: Any, groups: Sequence[str], series: dict[str, tuple[list[float], str]]) -> None:
+    """Bars side by side with their values on top, and a line at plain PyG's 1."""
+    width = 0.8 / len(series)
+    for number, (label, (heights, colour)) in enumerate(series.items()):
+        places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]
+        axis.bar_label(axis.bar(places, heights, width * 0.92, color=colour, label=label), fmt="%.2f", fontsize=8)
+    axis.axhline(1, color=GREY, linewidth=1, linestyle="--")
+    axis.set_xticks(range(len(groups)), groups)
+    axis.set_ylim(0, 1.2 * max(1, *(max(heights) for heights, _ in series.values())))
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _ratio_figure(rows: Sequence[tuple[str, dict[str, str]]]) -> Any:
+    """Panels by dataset of ratios to plain PyG; each row has a title and the series by label."""
+    values = _values("speed.json")
+    figure, axes = canvas(len(rows), len(DATASETS), 4.2, 2.5)
+    for line, (title, series) in zip(axes, rows, strict=True):
+        for axis, (dataset, name) in zip(line, DATASETS.items(), strict=True):
+            drawn = {
+                label: ([values[what, dataset, model] for model in MODELS], colour)
+                for (label, what), colour in zip(series.items(), (BLUE, GREEN), strict=False)
+            }
+            _bars(axis, [*MODELS.values()], drawn)
+            axis.set_title(f"{title}, {name}", fontsize=10)
+    axes[0][0].set_ylabel("plain PyG is 1")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def speed() -> Any:
+    """Time and peak memory of a training step over plain PyG's."""
+    of = {"time": "training step", "peak memory": "peak memory"}
+    return _ratio_figure(
+        [(title, {label: f"{what} {way} over PyG's" for way, label in WAYS.items()}) for title, what in of.items()]
+    )
+
+
+def epochs() -> Any:
+    """Time and peak memory of an epoch of FGAI over plain PyG's."""
+    of = {"time of an epoch": "FGAI's seconds per epoch", "peak memory": "FGAI's peak memory"}
+    return _ratio_figure([(title, {"FGAI": f"{what} over plain PyG's"}) for title, what in of.items()])
+
+
+def growth() -> Any:
+    """Time per edge of one layer by the number of edges."""
+    values, layers = _values("speed.json"), {"GATConv": BLUE, "GATv2Conv": GREEN, "TransformerConv": ORANGE}
+    figure, axes = canvas(1, 1, 6.0, 3.0)
+    for layer, colour in layers.items():
+        line = [values["ns per edge, forward and backward", dataset, layer] for dataset in EDGES]
+        _line(axes[0][0], [*EDGES.values()], line, colour, layer)
+    _finish(axes[0][0], "edges", "ns per edge, forward and backward")
+    return figure
+
+
+def scale() -> Any:
+    """Time and memory of mini-batch FGAI by the number of nodes, and of certificates by the number of edges."""
+    values = _values("scale.json")
+    figure, axes = canvas(1, 3, 3.5, 3.0)
+    time, memory, certificates = axes[0]
+    nodes, edges = [*NODES.values()], [*EDGES.values()]
+    for what, colour in (("FGAI", BLUE), ("plain PyG", GREEN), ("sampler alone", ORANGE)):
+        _line(time, nodes, [values[f"{what}, CPU us a seed node", d, "gat"] for d in NODES], colour, what)
+    _finish(time, "nodes", "CPU time per seed node, µs")
+    for batch, colour in ((1024, BLUE), (256, GREEN)):
+        what = f"FGAI, peak MB of its own, {batch} seed nodes a batch"
+        _line(memory, nodes, [values[what, d, "gat"] for d in NODES], colour, f"{batch:,} seed nodes per batch")
+    _finish(memory, "nodes", "peak memory of FGAI, MB")
+    line = [values["certificate-cpu-seconds", d, "top 10, l1"] for d in EDGES]
+    _line(certificates, edges, line, BLUE, "certificates of all nodes")
+    certificates.set_yscale("log")
+    _finish(certificates, "edges", "CPU time, s")
+    return figure
+
+
+def _line(axis: Any, x: Sequence[float], y: Sequence[float], colour: str, label: str) -> None:
+    axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
+    axis.annotate(f"{y[-1]:.3g}", (x[-1], y[-1]), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center")
+
+
+def _finish(axis: Any, x: str, y: str) -> None:
+    axis.set_xscale("log")
+    if axis.get_yscale() == "linear":
+        axis.set_ylim(0, 1.3 * axis.get_ylim()[1])
+    axis.set(xlabel=x, title=y)
+    axis.title.set_fontsize(10)
+    axis.margins(x=0.14)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+PICTURES: dict[str, Callable[[], Any]] = {
+    "hero.svg": hero,
+    "speed.svg": speed,
+    "speed-epochs.svg": epochs,
+    "speed-growth.svg": growth,
+    "scale.svg": scale,
+}
+
+
+def draw(name: str) -> bytes:
+    """The content of one picture."""
+    picture = PICTURES[name]()
+    if isinstance(picture, str):
+        return picture.encode()
+    with tempfile.TemporaryDirectory() as folder:
+        save(picture, path := Path(folder) / name)
+        return path.read_bytes()
+
+
+def main(check: bool) -> int:
+    """Write the pictures that changed; with `check`, write nothing and fail if one did."""
+    pictures = {name: draw(name) for name in PICTURES}
+    drifted = [
+        name
+        for name, content in pictures.items()
+        if not (DOCS / name).exists() or (DOCS / name).read_bytes() != content
+    ]
+    if not check:
+        for name in drifted:
+            (DOCS / name).write_bytes(pictures[name])
+    print(f"{'drifted' if check else 'written'}: {', '.join(drifted) or 'nothing'}")
+    return int(check and bool(drifted))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
