@@ -1,6 +1,9 @@
 """The worked examples of the docs run, and say what the page says."""
 
+import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,3 +135,57 @@ def test_the_example_of_the_proofs_runs():
     scope = {"model": build("gat", data), "data": data}
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], scope)
     assert scope["proof"].how == "vote" and len(scope["proof"].budget) == data.num_nodes
+
+
+def test_every_page_ends_by_pointing_to_another():
+    nav = re.findall(r"[\w/-]+\.(?:md|ipynb)", (DOCS.parent / "mkdocs.yml").read_text().split("nav:")[1])
+    pages = [path for path in DOCS.rglob("*") if path.suffix in (".md", ".ipynb")]
+    assert {path.relative_to(DOCS).as_posix() for path in pages} == {*nav}
+    for path in pages:
+        end = re.search(r"Next: \[[^]]+\]\(([^)#]+)", last_paragraph(path))
+        assert end, f"{path.name} does not end with `Next: [a page](its file)`"
+        assert (path.parent / end[1]).resolve() in pages and (path.parent / end[1]).resolve() != path, path.name
+
+
+def last_paragraph(path):
+    if path.suffix == ".ipynb":
+        return "".join(cells(path)[-1]["source"]).strip().split("\n\n")[-1]
+    return path.read_text().strip().split("\n\n")[-1]
+
+
+def cells(path):
+    return json.loads(path.read_text())["cells"]
+
+
+SMALL = {
+    "own_model": "EPOCHS, FAITHFUL_EPOCHS = 2, 1",
+    "fraud": "EPOCHS, FAITHFUL_EPOCHS = 2, 1\nFOLDER = 'missing'",
+    "paper": "DATASET, EPOCHS, METHODS = 'synthetic', 2, ('vanilla', 'fgai')",
+}
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_on_small_settings(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = {"__name__": "__main__"}
+    for cell in cells(path):
+        if cell["cell_type"] == "code":
+            is_settings = "parameters" in cell["metadata"].get("tags", ())
+            exec(SMALL[path.stem] if is_settings else "".join(cell["source"]), scope)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_small_and_has_the_outputs_of_a_run_without_errors(path):
+    code = [cell for cell in cells(path) if cell["cell_type"] == "code"]
+    kinds = {output["output_type"] for cell in code for output in cell["outputs"]}
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    assert kinds <= {"stream", "execute_result", "display_data"} and kinds
+    assert path.stat().st_size < 200_000
+    assert not re.search(r"/(work|tmp|home|root)/", path.read_text())
+
+
+def test_the_pictures_are_those_of_the_committed_results():
+    command = [sys.executable, "benchmarks/pictures.py", "--check"]
+    done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
