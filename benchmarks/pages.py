@@ -63,11 +63,11 @@ def hero() -> str:
     """What README's picture shows, and what the audits found over all nodes."""
     plain, faithful = (AuditReport.load(ROOT / f"results/audits/amazon-photo-gat-{m}-0.json") for m in PAIR)
     loss, less = (100 * (report.clean["f1"] - report.attacked["f1"].mean) for report in (plain, faithful))
-    kept, more = (report.attacked["overlap"].mean for report in (plain, faithful))
+    share, more = (report.attacked["overlap"].mean for report in (plain, faithful))
     sentence = (
         "One node of Amazon-Photo, one of those on which the attack changes the plain model most. Over all test nodes, "
         f"the plain GAT loses {loss:.1f} points of F1 to {plain.adversary['nodes']} fake nodes, and on average a node "
-        f"keeps {kept:.0%} of its five most important neighbours. Re-trained, it loses {less:.1f} points and keeps "
+        f"keeps {share:.0%} of its five most important neighbours. Re-trained, it loses {less:.1f} points and keeps "
         f"{more:.0%}."
     )
     return textwrap.fill(sentence, 120) + "\n"

@@ -58,11 +58,11 @@ def _ratio_figure(rows: Sequence[tuple[str, dict[str, str]]]) -> Any:
     figure, axes = canvas(len(rows), len(DATASETS), 4.2, 2.5)
     for line, (title, series) in zip(axes, rows, strict=True):
         for axis, (dataset, name) in zip(line, DATASETS.items(), strict=True):
-            drawn = {
+            bars = {
                 label: ([values[what, dataset, model] for model in MODELS], colour)
                 for (label, what), colour in zip(series.items(), (BLUE, GREEN), strict=False)
             }
-            _bars(axis, [*MODELS.values()], drawn)
+            _bars(axis, [*MODELS.values()], bars)
             axis.set_title(f"{title}, {name}", fontsize=10)
     axes[0][0].set_ylabel("plain PyG is 1")
     handles, labels = axes[0][0].get_legend_handles_labels()
@@ -73,14 +73,14 @@ def _ratio_figure(rows: Sequence[tuple[str, dict[str, str]]]) -> Any:
 
 def speed() -> Any:
     """Time and peak memory of a training step over plain PyG's."""
-    of = {"time": "training step", "peak memory": "peak memory"}
-    return _ratio_figure([(title, {way: f"{what} {way} over PyG's" for way in WAYS}) for title, what in of.items()])
+    titles = {"time": "training step", "peak memory": "peak memory"}
+    return _ratio_figure([(title, {way: f"{what} {way} over PyG's" for way in WAYS}) for title, what in titles.items()])
 
 
 def epochs() -> Any:
     """Time and peak memory of an epoch of FGAI over plain PyG's."""
-    of = {"time of an epoch": "FGAI's seconds per epoch", "peak memory": "FGAI's peak memory"}
-    return _ratio_figure([(title, {"FGAI": f"{what} over plain PyG's"}) for title, what in of.items()])
+    titles = {"time of an epoch": "FGAI's seconds per epoch", "peak memory": "FGAI's peak memory"}
+    return _ratio_figure([(title, {"FGAI": f"{what} over plain PyG's"}) for title, what in titles.items()])
 
 
 def growth() -> Any:
