@@ -6,7 +6,7 @@ import pytest
 from fgai.auditing import Neighbourhood
 from fgai.errors import DataError
 from fgai.plots import before_after
-from fgai.plots.before_after import COLOURS
+from fgai.plots.before_after import COLOURS, OUTER, ROW
 from reports import comparison
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -56,3 +56,7 @@ def test_a_node_two_links_away_hangs_on_its_neighbour_and_an_injected_one_is_a_d
     assert words(picture).count("fake") == 1 and picture.count("<path") == 2  # with the one of the legend
     assert [line.get("stroke") for line in after] == [COLOURS["kept"], COLOURS["lost"], COLOURS["new"]]
     assert "keeps 2 of its 3" in words(picture)
+
+
+def test_the_name_of_a_node_two_links_away_stays_in_its_row():
+    assert OUTER + 23 + 11 <= ROW / 2  # the name is 19 pixels further out and 4 lower, in letters of 11 pixels

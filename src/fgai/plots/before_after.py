@@ -11,8 +11,8 @@ from fgai.auditing import AuditReport, Neighbourhood
 from fgai.errors import DataError
 
 SHOWN = 12  # neighbours in a panel, unless the tops have more
-PANEL, ROW, LEFT, TOP, FOOT = 345, 290, 230, 104, 58  # sizes in pixels
-RING, OUTER, STEP = 86, 128, 0.25  # radii of neighbours, and of nodes two links away; their angle
+PANEL, ROW, LEFT, TOP, FOOT = 345, 312, 230, 104, 58  # sizes in pixels
+RING, OUTER, STEP = 86, 118, 0.25  # radii of neighbours, and of nodes two links away; their angle
 WIDEST = 15.0  # stroke of the largest attention weight
 COLOURS = {"kept": "#1d4ed8", "lost": "#b91c1c", "new": "#d97706", "other": "#9ca3af"}
 LABELS = {
