@@ -369,7 +369,7 @@ def test_less_makes_no_broken_panel(look, tmp_path, make):
     assert not [text for text in texts(driver, "td, dd, p, h3, li") if text in ("undefined", "NaN", "null")]
 
 
-@pytest.mark.parametrize("name", ["amazon-photo-gat-vanilla-0", "coauthor-cs-gat-fgai-0"])
+@pytest.mark.parametrize("name", ["amazon-photo-gat-vanilla-0", "amazon-photo-gat-fgai-0"])
 def test_a_committed_audit_whose_pictures_are_of_other_nodes_is_drawn(look, tmp_path, name):
     found = AuditReport.load(Path(__file__).parents[2] / "results" / "audits" / f"{name}.json")
     assert not {row.node for row in found.moved} & {view.node for view in found.views}
