@@ -63,7 +63,8 @@ def f_curve(
         F(r) for each r.
     """
     edges = require(graph, "edge_index")
-    order = deletion_order(explanation, edges, first, among)
+    place = explanation.edge_index.device  # the CPU if the device of the graph has no float64
+    order = deletion_order(explanation, edges.to(place), first, among).to(edges.device)
     curve = []
     for share in shares:
         deleted = torch.zeros(edges.size(1), dtype=torch.bool, device=edges.device)
