@@ -3,7 +3,7 @@ import torch
 from torch_geometric.nn import GATConv
 
 from fgai.adversaries import GAINS
-from fgai.auditing.sanity import cascading_randomisation, without_attention
+from fgai.auditing.sanity import cascading_randomisation, overlap_at_random, without_attention
 from loose import loose
 from strategies import generators
 from worlds import answers, community, small, tensors, trace, trained
@@ -51,3 +51,9 @@ def test_randomisation_is_seeded_and_k_may_be_a_share():
 
 def test_attention_that_nothing_was_learnt_for_survives_randomisation():
     assert set(cascading_randomisation(trained("hashed"), community()).values()) == {1.0}
+
+
+def test_the_overlap_at_random_is_the_end_of_the_cascade():
+    for explanation in ("tree", "last"):
+        cascade = cascading_randomisation(trained(), community(), explanation)
+        assert overlap_at_random(trained(), community(), explanation) == list(cascade.values())[-1]

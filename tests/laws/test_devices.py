@@ -309,6 +309,7 @@ def proofs_against(model, data):
 SANITY = {
     "without_attention": sanity.without_attention,
     "cascading_randomisation": sanity.cascading_randomisation,
+    "overlap_at_random": sanity.overlap_at_random,
 }
 
 
