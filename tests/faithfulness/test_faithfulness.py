@@ -191,6 +191,12 @@ def test_answers_that_depend_on_the_whole_graph_are_still_tested():
     assert any("full graph" in note for note in found.notes)
 
 
+def test_deletions_on_the_full_graph_are_of_few_nodes_unless_nodes_are_given():
+    graph, model = random_graph(), Stack(GATConv, norm=GraphNorm(4))
+    assert measure_faithfulness(model, graph, "last").nodes <= 50
+    assert measure_faithfulness(model, graph, "last", nodes=torch.arange(70)).nodes > 50
+
+
 def test_what_cannot_be_tested_is_refused():
     graph, model = random_graph(nodes=20, edges=60), Stack(GATConv)
     with pytest.raises(SettingError, match=r"share=0.9"):

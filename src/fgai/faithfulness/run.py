@@ -31,6 +31,7 @@ BATCH = 1_000_000  # largest number of copied edges in one forward pass
 CHECKED = 4  # deletions that are compared with a deletion in the full graph
 TOLERANCE = 1e-4  # largest difference of the two, relative to the largest logit
 MAX_EDGES = 10**9  # limit on forward passes x edges if each deletion runs on the full graph
+FULL_GRAPH_NODES = 50  # sampled nodes if each deletion runs on the full graph
 
 
 def measure_faithfulness(
@@ -55,7 +56,8 @@ def measure_faithfulness(
         model: Any model that `fgai.read` can read.
         data: The graph. Nodes of `test_mask` are tested, or all nodes.
         explanation: `tree`, `last`, `first`, `layer:NAME` or `leave-one-out`.
-        nodes: The number of nodes to sample, or the nodes themselves, [n].
+        nodes: The number of nodes to sample, or the nodes themselves, [n]. If predictions depend on more than the
+            hops of a node, each deletion runs on the full graph, and at most 50 nodes are sampled.
         share: The share of the edges of each hop that is deleted, at most one half.
         at_least: Nodes with fewer incoming edges, without self-loops, are not sampled.
         draws: The number of random deletions per node and hop; more of them reduce the noise.
@@ -90,6 +92,10 @@ def measure_faithfulness(
         attribution = clean.attribution(explanation, read=read, graph=data)
         probe = _Probe(read, data, clean, attribution, *_depth(model, clean))
         sample = _sample(attribution, probe, data, nodes, at_least, generator)
+        probe.decide(sample[:CHECKED], torch.Generator().manual_seed(seed))
+        if probe.full_graph:
+            sample = sample if isinstance(nodes, Tensor) else sample[:FULL_GRAPH_NODES]
+            probe.check_cost(len(sample))
         parts = [
             _measure(*rows, probe, share, draws, generator) for rows in _rank(attribution, sample, probe, generator)
         ]
@@ -135,6 +141,22 @@ class _Probe:
         self.incoming = Incoming(edges, int(self.data.num_nodes or 0))
         self.cost = _cost(self.incoming, edges, self.depth + self.early)
 
+    def decide(self, nodes: Tensor, generator: torch.Generator) -> None:
+        """Find out on a few nodes whether each deletion needs the full graph."""
+        for few, groups in _rank(self.attribution, nodes, self, generator):
+            first = groups.rank == 0
+            order = groups.group[first].argsort(stable=True)
+            self.drops(few[groups.node], groups.group[first][order], groups.edge[first][order])
+
+    def check_cost(self, nodes: int) -> None:
+        """Raise if deletions on the full graph take too long for so many nodes."""
+        edges = require(self.data, "edge_index").size(1)
+        if nodes * self.depth * edges > MAX_EDGES:
+            raise SettingError(
+                f"predictions depend on more than {self.depth} hops, so each deletion of {nodes} nodes needs a forward "
+                f"pass over {edges:,} edges; test fewer nodes, or another model"
+            )
+
     def drops(self, node: Tensor, group: Tensor, edge: Tensor) -> Tensor:
         """Return the drops of the log-probability of predicted classes without these edges; `group` is sorted; [G]."""
         owner, at = self.columns.of(edge)
@@ -166,14 +188,11 @@ class _Probe:
             self.full_graph = not bool((copied - truth).abs().max() <= TOLERANCE * max(scale, 1e-6))
         except (CallError, IndexError):  # a model of a fixed number of nodes
             self.full_graph = True
-        edges = require(self.data, "edge_index").size(1)
-        if self.full_graph and len(deletions.node) * edges > MAX_EDGES:
-            raise SettingError(
-                f"predictions depend on more than {self.depth} hops, so each of {len(deletions.node)} deletions needs "
-                f"a forward pass over {edges:,} edges; test fewer nodes, or another model"
-            )
         if self.full_graph:
-            self.notes = ("predictions depend on more than the hops of a node: each deletion ran on the full graph",)
+            self.notes = (
+                "predictions depend on more than the hops of a node: each deletion ran on the full graph, and at most "
+                f"{FULL_GRAPH_NODES} nodes are sampled",
+            )
 
 
 @dataclass(frozen=True)
