@@ -17,6 +17,7 @@ from torch_geometric.data import Data, HeteroData
 from fgai.attention import Attention
 from fgai.errors import CallError, DataError, NotFiniteError
 from fgai.graph import count_nodes, is_edge_list
+from fgai.readers import all_finite
 
 SUM_TOLERANCE = 1e-3  # |sum of probabilities - 1|, wide enough for half precision
 CLEAN = "the clean graph"
@@ -34,7 +35,7 @@ def check_finite(what: str, value: Tensor, remedy: str = "replace or remove them
     value = value.coalesce().values() if value.layout == torch.sparse_coo else value
     if value.layout != torch.strided or not value.is_floating_point() or value.numel() == 0:
         return
-    if not bool(torch.stack(value.aminmax()).isfinite().all()):  # aminmax is NaN if a value is, and allocates nothing
+    if not all_finite(value):
         wrong = int((~value.isfinite()).sum())
         raise NotFiniteError(f"{wrong} of {value.numel()} numbers of {what} are not finite; {remedy}")
 

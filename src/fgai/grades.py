@@ -92,11 +92,9 @@ def grade_used(uniform_shift: float, nonuniformity: float, overlap_at_random: fl
          f"{overlap_at_random:.0%} of the top neighbours stay with random parameters "
          f"(at most {MAX_OVERLAP_AT_RANDOM:.0%})"),
     ]  # fmt: skip
-    if failed := [reason for passed, value, reason in tests if not passed and not math.isnan(value)]:
-        return Grade("no", f"It is not used: {'; '.join(failed)}.")
-    if any(math.isnan(value) for _, value, _ in tests):
-        return Grade("unknown", "Whether it is used is unknown: a number is missing.")
-    return Grade("yes", f"It is used: attention of 1/degree changes predictions by {uniform_shift:.3f}.")
+    return _grade(tests, "It is not used", "Whether it is used is unknown") or Grade(
+        "yes", f"It is used: attention of 1/degree changes predictions by {uniform_shift:.3f}."
+    )
 
 
 def grade_faithful(necessity: Interval, against_least: Interval, explanation: str = "the explanation") -> Grade:
@@ -151,11 +149,9 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float) -> Grad
         (loss <= MAX_LOSS, loss, f"F1 falls by {loss:.3f} (at most {MAX_LOSS})"),
         (shift <= MAX_SHIFT, shift, f"the predicted probabilities change by {shift:.3f} (at most {MAX_SHIFT})"),
     ]
-    if failed := [reason for passed, value, reason in tests if not passed and not math.isnan(value)]:
-        return Grade("no", f"Under {attack} it is not stable: {'; '.join(failed)}.")
-    if any(math.isnan(value) for _, value, _ in tests):
-        return Grade("unknown", f"Whether it is stable under {attack} is unknown: a number is missing.")
-    return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
+    return _grade(
+        tests, f"Under {attack} it is not stable", f"Whether it is stable under {attack} is unknown"
+    ) or Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
 
 
 def grade(
@@ -265,6 +261,15 @@ def failures(grades: Grades, require: Sequence[str] = GRADES) -> list[str]:
         elif not one.holds:
             sentences.append(f"{name} is {one.value}: {one.sentence}")
     return sentences
+
+
+def _grade(tests: Sequence[tuple[bool, float, str]], failed: str, unknown: str) -> Grade | None:
+    """Return the grade `no` or `unknown` of tests (passed, value, reason), or None if all pass; NaN decides nothing."""
+    if reasons := [reason for passed, value, reason in tests if not passed and not math.isnan(value)]:
+        return Grade("no", f"{failed}: {'; '.join(reasons)}.")
+    if any(math.isnan(value) for _, value, _ in tests):
+        return Grade("unknown", f"{unknown}: a number is missing.")
+    return None
 
 
 def _nodes_needed(*intervals: Interval) -> str:

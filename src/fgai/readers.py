@@ -126,18 +126,22 @@ def read_tensors(path: str | Path, remedy: str) -> tuple[dict[str, Tensor], Mapp
     except Exception as error:  # of any kind that the parser raises
         raise refusal(path, error, remedy) from error
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not _all_finite(tensor):
+        if tensor.is_floating_point() and not all_finite(tensor):
             raise refusal(path, f"`{name[:100]}` holds numbers that are not finite", remedy)
         if tensor.dtype == torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
             raise refusal(path, f"`{name[:100]}` holds values other than true and false", remedy)
     return tensors, header.metadata
 
 
-def _all_finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite, without a copy of a large tensor."""
+def all_finite(tensor: Tensor) -> bool:
+    """Return whether all values of a dense tensor are finite, without a copy of a large one.
+
+    >>> all_finite(torch.tensor([1.0, torch.nan])), all_finite(torch.ones(0))
+    (False, True)
+    """
     if tensor.dtype.itemsize < 2 or tensor.numel() == 0:
-        return bool(tensor.isfinite().all())  # minima of 8-bit floating-point numbers do not exist
-    return bool(torch.stack(tensor.aminmax()).isfinite().all())
+        return bool(tensor.isfinite().all())  # torch has no minimum of 8-bit floating-point numbers
+    return bool(torch.stack(tensor.aminmax()).isfinite().all())  # the minimum is NaN if a value is
 
 
 def read_array(path: str | Path, remedy: str, mode: str = "r") -> np.ndarray:

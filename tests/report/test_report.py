@@ -32,7 +32,7 @@ def test_a_report_is_saved_as_a_page_of_its_own_figures(tmp_path):
     found = audit(trained(), community(), ATTACK, seeds=2, name="a GAT")
     found.save(tmp_path / "audit.html")
     shown = content_of((tmp_path / "audit.html").read_text())
-    assert shown["models"] == ["a GAT"] and shown["verdicts"][0]["answer"] == found.grades.answer
+    assert shown["models"] == ["a GAT"] and shown["cards"][0]["answer"] == found.grades.answer
     assert [row["node"] for row in shown["moved"]["a GAT"]] == [row.node for row in found.moved]
     curves = {chart["title"]: chart for chart in shown["charts"]}
     assert curves["F+"]["series"][1]["y"] == list(found.curves.attacked["most"])

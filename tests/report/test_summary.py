@@ -87,7 +87,7 @@ def test_a_weak_model_has_no_losses_and_no_grades():
     weak = audited(0.2, [0.1], [0.1], grades=sum_up(GOOD, GOOD, GOOD, {"model": 0.2, "largest_class": 0.3}))
     shown = report.content(weak)
     assert shown["headline"] == f"{weak.model} is too weak to be graded: its F1 is 0.200"
-    assert [light["value"] for light in shown["verdicts"][0]["lights"]] == ["not graded"] * 3
+    assert [light["value"] for light in shown["cards"][0]["lights"]] == ["not graded"] * 3
     assert "Train it longer" in shown["next"][0]["text"]
 
 
@@ -113,7 +113,7 @@ def test_what_to_do_next_follows_from_the_grades():
 
 def test_the_bars_are_the_numbers_of_the_audit():
     found = comparison().reports["other"]
-    f1, overlap = report.content(comparison())["verdicts"][1]["bars"]
+    f1, overlap = report.content(comparison())["cards"][1]["bars"]
     assert (f1["before"], f1["after"]) == (found.clean["f1"], found.attacked["f1"].mean)
     assert (overlap["before"], overlap["after"]) == (1.0, found.attacked["overlap"].mean)
 
@@ -127,7 +127,7 @@ def test_a_change_is_better_or_worse_as_its_metric_says():
 def test_every_metric_and_every_bar_has_its_term_in_the_glossary():
     assert {*METRIC_TERMS.values()} <= {*GLOSSARY} and {*DESCRIBING} <= {*METRICS}
     assert {name for name in METRICS if not name.endswith("_released")} <= {*METRIC_TERMS}
-    assert {bar["term"] for one in report.content(comparison())["verdicts"] for bar in one["bars"]} <= {*GLOSSARY}
+    assert {bar["term"] for one in report.content(comparison())["cards"] for bar in one["bars"]} <= {*GLOSSARY}
 
 
 def test_audits_that_were_loaded_make_a_page_without_agreement(tmp_path):

@@ -17,7 +17,7 @@ from torch.nn.functional import kl_div, one_hot
 from fgai.adversaries.base import Gain
 from fgai.attention import Attention, EdgeLookup
 from fgai.divergence import jsd_terms
-from fgai.errors import FGAIError, SettingError
+from fgai.errors import SettingError
 from fgai.explanations import class_logits, one_layer, resolve
 from fgai.graph import degree
 from fgai.reading import Reading
@@ -43,18 +43,12 @@ class GainRegistry(Registry[GainOf]):
 
     def __getitem__(self, name: str) -> GainOf:
         kind, _, rest = str(name).partition(":")
-        if kind == "class" and rest.isascii() and rest.isdecimal() and len(rest) < 10:
+        if f"{kind}:" == CLASS_PREFIX and rest.isascii() and rest.isdecimal() and len(rest) < 10:
             return lambda clean: class_log_probability(clean, int(rest))
         if rest and kind in ON_EXPLANATIONS:
             resolve(rest)  # raises if there is no such explanation
             return partial(super().__getitem__(kind), explanation=rest)
         return super().__getitem__(name)
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            return bool(self[str(name)])
-        except FGAIError:
-            return False
 
 
 GAINS = GainRegistry("gain")

@@ -24,7 +24,7 @@ from fgai.faithfulness import Faithfulness, measure_faithfulness
 from fgai.grades import grade
 from fgai.metrics import METRICS, measure, random_attention
 from fgai.metrics.explanation import TOP
-from fgai.metrics.named import node_overlap, node_shift
+from fgai.metrics.trials import node_overlap, node_shift
 from fgai.progress import progress
 from fgai.reading import open_reader
 from fgai.settings import check_whole
@@ -201,8 +201,8 @@ def _select_views(
     clean: Trial, trials: list[Trial], show_nodes: Sequence[int], reference: AuditReport | None
 ) -> tuple[tuple[NodeShift, ...], tuple[Neighbourhood, ...]]:
     """The nodes that changed most, and the neighbourhoods of these nodes and of the requested ones."""
-    compared, _ = node_overlap(trials[0])
-    overlap = torch.stack([node_overlap(trial)[1] for trial in trials])
+    pairs = [node_overlap(trial) for trial in trials]
+    compared, overlap = pairs[0][0], torch.stack([values for _, values in pairs])
     moved = _moved(clean, trials, compared, overlap)
     nodes: dict[int, tuple[int, ...]] = dict.fromkeys((*(row.node for row in moved), *show_nodes), ())
     nodes |= {view.node: view.neighbours for view in (reference.views if reference else ())}

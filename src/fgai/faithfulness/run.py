@@ -144,9 +144,7 @@ class _Probe:
     def decide(self, nodes: Tensor, generator: torch.Generator) -> None:
         """Find out on a few nodes whether each deletion needs the full graph."""
         for few, groups in _rank(self.attribution, nodes, self, generator):
-            first = groups.rank == 0
-            order = groups.group[first].argsort(stable=True)
-            self.drops(few[groups.node], groups.group[first][order], groups.edge[first][order])
+            self.drops(few[groups.node], groups, groups.rank == 0)
 
     def check_cost(self, nodes: int) -> None:
         """Raise if deletions on the full graph take too long for so many nodes."""
@@ -157,8 +155,10 @@ class _Probe:
                 f"pass over {edges:,} edges; test fewer nodes, or another model"
             )
 
-    def drops(self, node: Tensor, group: Tensor, edge: Tensor) -> Tensor:
-        """Return the drops of the log-probability of predicted classes without these edges; `group` is sorted; [G]."""
+    def drops(self, node: Tensor, groups: Ranked, gone: Tensor) -> Tensor:
+        """Return the drops of the log-probability of predicted classes without the edges `gone` of each group; [G]."""
+        order = groups.group[gone].argsort(stable=True)
+        group, edge = groups.group[gone][order], groups.edge[gone][order]
         owner, at = self.columns.of(edge)
         deletions = Deletions(node, group[owner], self.original[at])
         if self.full_graph is None:
@@ -212,8 +212,7 @@ def _measure(
     node = nodes[groups.node]
 
     def drop(gone: Tensor) -> Tensor:
-        order = groups.group[gone].argsort(stable=True)
-        return probe.drops(node, groups.group[gone][order], groups.edge[gone][order])
+        return probe.drops(node, groups, gone)
 
     most, least = drop(groups.rank < effective_k), drop(groups.rank >= size - effective_k)
     only_most = drop(groups.rank >= effective_k)

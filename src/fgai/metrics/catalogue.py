@@ -7,8 +7,8 @@ from fgai.metrics.explanation import (
     released_g_jsd,
     released_g_tvd,
 )
-from fgai.metrics.named import attention_entropy, attention_nonuniformity, explanation_jsd, mean_overlap
 from fgai.metrics.prediction import g_tvd, micro_f1, roc_auc
+from fgai.metrics.trials import attention_entropy, attention_nonuniformity, explanation_jsd, mean_overlap
 
 metric("f1", "higher", "micro-F1 on the evaluated nodes", lambda t: micro_f1(t.predictions, t.labels))
 metric("auc", "higher", "ROC-AUC on the evaluated nodes", lambda t: roc_auc(t.predictions, t.labels))

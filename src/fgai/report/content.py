@@ -15,7 +15,7 @@ from fgai.methods import Epoch
 from fgai.metrics import METRICS
 from fgai.metrics.explanation import TOP
 from fgai.report.glossary import DESCRIBING, GLOSSARY, METRIC_TERMS
-from fgai.report.summary import cut, headline, next_steps, setting, verdict
+from fgai.report.summary import cut, headline, model_card, next_steps, setting
 
 Chart = dict[str, Any]
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def content(
         "class_names": first.class_names,
         "nodes": first.graph["nodes"],
         "explanation": first.explanation,
-        "verdicts": [verdict(name, report) for name, report in reports.items()],
+        "cards": [model_card(name, report) for name, report in reports.items()],
         "first_node": _first_node(first),
         "next": next_steps(reports),
         "glossary": GLOSSARY,

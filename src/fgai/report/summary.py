@@ -101,7 +101,7 @@ def setting(report: AuditReport) -> str:
     )
 
 
-def verdict(name: str, report: AuditReport) -> dict[str, Any]:
+def model_card(name: str, report: AuditReport) -> dict[str, Any]:
     """The answer for one model: three lights with their reasons, and two pairs of bars."""
     answer = report.grades.answer
     return {

@@ -19,7 +19,7 @@ function light({ name, value, tone, symbol, sentence }) {
   return make("li", {}, lamp, word, make("span", { class: "reason" }, sentence));
 }
 
-function verdict({ model, tone, line, lights, notes, proved, bars: pairs }) {
+function modelCard({ model, tone, line, lights, notes, proved, bars: pairs }) {
   const more = [proved, ...notes].map((note) => make("p", { class: "about" }, note));
   return make(
     "div",
@@ -47,7 +47,7 @@ function pairs(entries) {
 document.title = `${shown.title}: ${document.title}`;
 document.getElementById("headline").textContent = shown.headline;
 main.replaceChildren(make("p", { class: "about" }, shown.setting));
-const cards = make("div", { class: "cards" }, ...shown.verdicts.map(verdict));
+const cards = make("div", { class: "cards" }, ...shown.cards.map(modelCard));
 main.append(make("section", { id: "grades", "aria-label": "Grades" }, cards));
 startTheme();
 neighbourhoods();
