@@ -13,7 +13,7 @@ from fgai.attention import Attention
 from fgai.errors import CallError, DataError, SettingError, UnknownNameError
 from fgai.explanations import attribution
 from fgai.faithfulness import measure_faithfulness, pyg_scores
-from fgai.faithfulness.deletions import Deletions, Incoming, copied_logits, full_graph_logits
+from fgai.faithfulness.deletions import Deletions, Incoming, _append_copies, copied_logits, full_graph_logits
 from fgai.faithfulness.selection import ranked
 from fgai.intervals import Interval
 from fgai.reading import Reader
@@ -95,6 +95,19 @@ def test_attributes_of_nodes_and_edges_are_copied():
     read = Reader(Weighted().eval())
     copied = copied_logits(read, graph, deletions, Incoming(loose(graph.edge_index), 30), 2)
     assert torch.allclose(copied, full_graph_logits(read, graph, deletions), atol=1e-5)
+
+
+def test_sparse_features_are_copied_as_dense_ones_are():
+    graph = random_graph(nodes=30, edges=90)
+    graph.x = graph.x.relu()
+    sparse = Data(x=graph.x.to_sparse(), edge_index=graph.edge_index)
+    deletions = Deletions(torch.arange(10), torch.arange(10), torch.arange(10) * 3)
+    incoming = Incoming(loose(graph.edge_index), 30)
+    read = Reader(Stack(GATConv, GATConv).eval())
+    dense, copied = (copied_logits(read, one, deletions, incoming, 2) for one in (graph, sparse))
+    assert torch.allclose(copied, dense, atol=1e-6)
+    wider = _append_copies(sparse.x, torch.tensor([7, 7, 3]))
+    assert wider.is_coalesced() and torch.equal(wider.to_dense(), torch.cat([graph.x, graph.x[[7, 7, 3]]]))
 
 
 def random_graph(nodes=200, edges=1200, seed=0):

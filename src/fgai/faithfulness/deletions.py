@@ -43,7 +43,9 @@ class Incoming:
 
     def __init__(self, edge_index: Tensor, num_nodes: int) -> None:
         self.source, self.num_nodes = edge_index[0], num_nodes
-        self.order = edge_index[1].argsort(stable=True)
+        target = edge_index[1]
+        is_sorted = bool((target.diff() >= 0).all())
+        self.order = torch.arange(len(target), device=target.device) if is_sorted else target.argsort(stable=True)
         self.count = degree(edge_index[1], num_nodes)
         self.start = self.count.cumsum(0) - self.count
 
@@ -142,10 +144,22 @@ def _with_copies(graph: Data, node: Tensor, column: Tensor, edge_index: Tensor) 
     for name, value in graph.to_dict().items():
         if isinstance(value, Tensor) and name != "edge_index":
             if graph.is_node_attr(name):
-                wider[name] = torch.cat([value, value.index_select(0, node)])
+                wider[name] = _append_copies(value, node)
             elif graph.is_edge_attr(name):
                 wider[name] = torch.cat([value, value.index_select(0, column)])
     wider.edge_index = torch.cat([edges, edge_index], dim=1)
     if "num_nodes" in graph:
         wider.num_nodes = int(graph.num_nodes or 0) + len(node)
     return wider
+
+
+def _append_copies(value: Tensor, rows: Tensor) -> Tensor:
+    """Append copies of the given rows. A sparse result is coalesced: its entries need no sorting."""
+    if not value.is_sparse:
+        return torch.cat([value, value.index_select(0, rows)])
+    value = value.coalesce()
+    at, entries, size = value.indices(), value.values(), value.size(0)
+    owner, copied = Incoming(at.flip(0), size).of(rows)
+    indices = torch.cat([at, torch.stack([size + owner, at[1, copied]])], dim=1)
+    shape = (size + len(rows), *value.shape[1:])
+    return torch.sparse_coo_tensor(indices, torch.cat([entries, entries[copied]]), shape, is_coalesced=True)
