@@ -17,6 +17,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import reasons
 from fgai.auditing import AuditReport
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 CELLS = CellStore(ROOT / "results/cells")
 ATTACKS = ("none", "injection-20x20", "injection-20x40", "strongest", "explanation")
 PAIR = ("vanilla", "fgai")
+PAPER_DATASETS = ("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics")
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -44,9 +46,8 @@ def audit() -> str:
 
 def grades() -> str:
     """The grades of trained models, one row per model and explanation."""
-    rows = json.loads((ROOT / "results/faithful.json").read_text())
     body = []
-    for row in rows:
+    for row in _graded():
         used, stable = ("-" if row[name] is None else "yes" if row[name] else "no" for name in ("used", "stable"))
         about = [row["dataset"], row["backbone"], row["method"], str(row["seed"]), f"`{row['explanation']}`"]
         tests = [
@@ -57,6 +58,59 @@ def grades() -> str:
         body.append([*about, used, row["faithful"] or "-", stable, *tests, *changes])
     head = ["dataset", "backbone", "method", "seed", "explanation", "used", "faithful", "stable"]
     return grid([*head, "most - random", "most - least", "F1", "V_5"], body)
+
+
+def _graded() -> list[dict[str, Any]]:
+    return json.loads((ROOT / "results/faithful.json").read_text())
+
+
+def grade_counts() -> str:
+    """In how many models each grade holds, by method and explanation."""
+    body = []
+    for method, explanation in product(("vanilla", "ln", "at", "fgai"), ("tree", "last")):
+        rows = [row for row in _graded() if (row["method"], row["explanation"]) == (method, explanation)]
+        kinds = [sum(row["faithful"] == value for row in rows) for value in ("supported", "contradicted", "unknown")]
+        held = [sum(row[name] is True for row in rows) for name in ("used", "stable")]
+        trusted = sum(row["trusted"] == "yes" for row in rows)
+        numbers = [len(rows), held[0], *kinds, held[1], trusted]
+        body.append([method, f"`{explanation}`", *map(str, numbers)])
+    return grid(
+        ["method", "explanation", "models", "used", "supported", "contradicted", "unknown", "stable", "trusted"], body
+    )
+
+
+def grade_goal() -> str:
+    """FGAI by `tree` on the paper's four datasets: what holds, and what the failed grades are."""
+    chosen = [
+        row
+        for row in _graded()
+        if row["method"] == "fgai" and row["explanation"] == "tree" and row["dataset"] in PAPER_DATASETS
+    ]
+    cells = sorted({(row["dataset"], row["backbone"]) for row in chosen})
+    failed = [row for row in chosen if row["trusted"] != "yes"]
+    names = {(row["dataset"], row["backbone"]) for row in failed}
+    lines = [
+        f"By `tree`, FGAI is used, supported and stable in {len(cells) - len(names)} of the {len(cells)} cells of the "
+        f"paper's four datasets that have run ({len(chosen) - len(failed)} of {len(chosen)} models)."
+    ]
+    for row in failed:
+        reasons = [] if row["used"] else ["it is not used"]
+        if row["faithful"] != "supported":
+            low = min(row["necessity_low"], row["against_least_low"])
+            reasons.append(f"its faithfulness is {row['faithful']} (the lower end of an interval is {low:+.3f})")
+        if not row["stable"]:
+            reasons.append(
+                f"it is not stable (F1 {row['f1']:.3f} → {row['f1_attacked']:.3f}, V_5 {row['overlap']:.3f}, "
+                f"g-TVD {row['g_tvd']:.3f})"
+            )
+        lines.append(f"- {row['dataset']}, {row['backbone']}, seed {row['seed']}: {'; '.join(reasons)}.")
+    wrapped = [textwrap.fill(line, 120, subsequent_indent="  " * line.startswith("-")) for line in lines]
+    return "\n".join([wrapped[0], "", *wrapped[1:]] if failed else wrapped) + "\n"
+
+
+def printed(dataset: str) -> str:
+    """What `fgai audit` prints before and after `fgai fit`."""
+    return f"```text\n{(ROOT / f'results/printed/{dataset}.txt').read_text()}```\n"
 
 
 def hero() -> str:
@@ -298,6 +352,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "released-gatt": reasons.released,
     "planted": reasons.planted,
     "grades": grades,
+    "grade-counts": grade_counts,
+    "grade-goal": grade_goal,
+    **{f"printed-{name}": partial(printed, name) for name in ("cora", "amazon-photo")},
     "explanation-costs": lambda: costs("speed.json", "python benchmarks/explanations.py"),
 }
 

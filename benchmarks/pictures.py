@@ -2,11 +2,13 @@
 
     python benchmarks/pictures.py
 
-`hero.svg` is one neighbourhood of an audit; the others show the rows of `results/speed.json` and `results/scale.json`.
+`hero.svg` is one neighbourhood of an audit, `grades.svg` shows `results/faithful.json`; the others show the rows of
+`results/speed.json` and `results/scale.json`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,6 +24,16 @@ ROOT = Path(__file__).parent.parent
 RESULTS, DOCS = ROOT / "results", ROOT / "docs"
 MODELS = {"gat": "GAT", "gatv2": "GATv2", "gt": "GT"}
 DATASETS = {"amazon-photo": "Amazon-Photo", "coauthor-physics": "Coauthor-Physics"}
+GRADED = {
+    "amazon-photo": "Photo",
+    "amazon-computers": "Computers",
+    "coauthor-cs": "CS",
+    "coauthor-physics": "Physics",
+    "cora": "Cora",
+    "citeseer": "CiteSeer",
+    "pubmed": "PubMed",
+}
+METHODS = {"vanilla": "vanilla", "ln": "LN", "at": "AT", "fgai": "FGAI"}
 WAYS = ("in the block", "in the block, compact features, cheaper masks")
 NODES = {f"generated, 10^{power} nodes": 10**power for power in (5, 6, 7)}
 EDGES = {f"generated, 1e+0{power} edges": 10**power for power in (5, 6, 7)}
@@ -130,12 +142,53 @@ def _finish(axis: Any, x: str, y: str) -> None:
     axis.legend(frameon=False, fontsize=8, loc="upper left")
 
 
+def grades() -> Any:
+    """Three lights per model and explanation: used, faithful, stable."""
+    rows = {
+        (row["dataset"], row["backbone"], row["seed"], row["method"], row["explanation"]): row
+        for row in json.loads((RESULTS / "faithful.json").read_text())
+    }
+    order = list(GRADED)
+    models = sorted({key[:3] for key in rows}, key=lambda model: (order.index(model[0]), *model[1:]))
+    columns = [(method, explanation) for explanation in ("tree", "last") for method in METHODS]
+    figure, axes = canvas(1, 1, 9.0, 0.27 * len(models) + 1.6)
+    axis = axes[0][0]
+    for line, model in enumerate(models):
+        for column, (method, explanation) in enumerate(columns):
+            row = rows.get((*model, method, explanation))
+            for light, name in enumerate(("used", "faithful", "stable")) if row else ():
+                _light(axis, column + 0.25 * (light - 1) + 0.15 * (explanation == "last"), line, row[name])
+    axis.set_yticks(
+        range(len(models)), [f"{GRADED[d]}, {MODELS[b]}{f', seed {s}' if s else ''}" for d, b, s in models], fontsize=8
+    )
+    places = [column + 0.15 * (explanation == "last") for column, (_, explanation) in enumerate(columns)]
+    axis.set_xticks(places, [f"{METHODS[method]}\n{explanation}" for method, explanation in columns], fontsize=8)
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    axis.set(xlim=(-0.6, len(columns) - 0.2), ylim=(len(models) - 0.4, -0.6))
+    axis.spines[:].set_visible(False)
+    marks = "used, faithful, stable: a disc if the grade holds, a cross if not, a ring without enough evidence"
+    axis.set_xlabel(f"three marks per model, {marks}", fontsize=8)
+    return figure
+
+
+def _light(axis: Any, x: float, y: float, value: bool | str | None) -> None:
+    """One grade: a disc if it holds, a cross if it does not, a ring if it is unknown."""
+    if value in (True, "supported"):
+        axis.plot(x, y, "o", color=GREEN, markersize=6)
+    elif value in (False, "contradicted"):
+        axis.plot(x, y, "x", color=ORANGE, markersize=6, markeredgewidth=2)
+    else:
+        axis.plot(x, y, "o", color=GREY, markersize=5.5, markerfacecolor="none")
+
+
 PICTURES: dict[str, Callable[[], Any]] = {
     "hero.svg": hero,
     "speed.svg": speed,
     "speed-epochs.svg": epochs,
     "speed-growth.svg": growth,
     "scale.svg": scale,
+    "grades.svg": grades,
 }
 
 

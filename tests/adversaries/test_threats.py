@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.stats import chisquare
 from torch_geometric.data import Data
 
 from fgai.adversaries import (
@@ -91,6 +92,15 @@ def test_links_by_degree_go_to_the_hubs():
     picked = LINKS["degree"](graph, LinkBudget(2, 3, torch.arange(40)), None)
     count = graph.edge_index[1].bincount(minlength=40)
     assert sorted(count[picked.flatten()].tolist()) == sorted(count.tolist())[-6:]
+
+
+def test_random_links_by_degree_are_drawn_in_proportion_to_it():
+    """The first draw of many injected nodes against the degrees, by a chi-squared test."""
+    graph = small()
+    picked = LINKS["random-by-degree"](graph, LinkBudget(20_000, 1, torch.arange(40)), None).flatten()
+    degrees = graph.edge_index[1].bincount(minlength=40).clamp(min=1).double()
+    expected = 20_000 * degrees / degrees.sum()
+    assert chisquare(picked.bincount(minlength=40).numpy(), expected.numpy()).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("doubt", [True, False])

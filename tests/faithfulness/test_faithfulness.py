@@ -106,7 +106,7 @@ def test_sparse_features_are_copied_as_dense_ones_are():
     read = Reader(Stack(GATConv, GATConv).eval())
     dense, copied = (copied_logits(read, one, deletions, incoming, 2) for one in (graph, sparse))
     assert torch.allclose(copied, dense, atol=1e-6)
-    wider = _append_copies(sparse.x, torch.tensor([7, 7, 3]))
+    wider = _append_copies(graph.x.to_sparse(), torch.tensor([7, 7, 3]))
     assert wider.is_coalesced() and torch.equal(wider.to_dense(), torch.cat([graph.x, graph.x[[7, 7, 3]]]))
 
 

@@ -70,7 +70,8 @@ class NodeInjection:
         box: Range of the injected features; None takes the range of each feature from the data.
         targets: Nodes to link to; by default all.
         seed: Seed of the links and of the random start.
-        links: How the links are chosen among the targets, a name in `LINKS`: `random`, `degree`, `coverage` or `safe`.
+        links: How the links are chosen among the targets, a name in `LINKS`: `random`, `random-by-degree`, `degree`,
+            `coverage` or `safe`.
         features: Set of the injected features, a name in `FEATURES`: `box`, or rows that resemble the data
             (`realistic`, `binary`, `l1`, `l2`), which ignore `box`.
 

@@ -1,4 +1,4 @@
-"""Choice of the nodes that injected nodes link to: random, by degree, near nodes of low margin, or far from them."""
+"""Choice of the nodes that injected nodes link to: at random, by degree, near nodes of low margin, or far from them."""
 
 from __future__ import annotations
 
@@ -54,6 +54,20 @@ def degree_links(graph: Data, budget: LinkBudget, clean: Reading | None = None) 
     """
     degrees = degree(require(graph, "edge_index")[1].cpu(), int(graph.num_nodes or 0))[budget.allowed]
     return _assign(budget.allowed[degrees.sort(descending=True, stable=True).indices], budget)
+
+
+@LINKS.register("random-by-degree")
+def random_degree_links(graph: Data, budget: LinkBudget, clean: Reading | None = None) -> Tensor:
+    """Links to random nodes, drawn in proportion to their degree: the nodes with the largest log(u) / degree.
+
+    >>> star = Data(edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]), num_nodes=4)
+    >>> random_degree_links(star, LinkBudget(2, 2, torch.arange(4))).shape
+    torch.Size([2, 2])
+    """
+    degrees = degree(require(graph, "edge_index")[1].cpu(), int(graph.num_nodes or 0))[budget.allowed].clamp(min=1)
+    generator = torch.Generator().manual_seed((budget.seed * 1_000_003 + 17) % SEEDS)
+    draws = [torch.rand(len(degrees), generator=generator, dtype=torch.double) for _ in range(budget.nodes)]
+    return torch.stack([budget.allowed[(draw.log() / degrees).topk(budget.edges).indices] for draw in draws])
 
 
 @LINKS.register("coverage")

@@ -3,7 +3,7 @@
 from fgai.explanations.attribution import Attribution, EdgeWeights, attribution
 from fgai.explanations.catalogue import EXPLANATIONS, Explanation, one_layer, resolve
 from fgai.explanations.compare import Difference, compare_nodes
-from fgai.explanations.leave_one_out import class_logits, value_vectors
+from fgai.explanations.leave_one_out import class_logits, edge_margins, value_vectors
 from fgai.explanations.node import AttentionExplanation, Edge, NodeExplanation, explain_node
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "attribution",
     "class_logits",
     "compare_nodes",
+    "edge_margins",
     "explain_node",
     "one_layer",
     "resolve",

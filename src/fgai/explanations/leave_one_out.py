@@ -56,18 +56,17 @@ def leave_one_out(reading: Any, read: Any = None, graph: Any = None) -> Attribut
     if read is None or graph is None:
         raise SettingError("leave-one-out runs the model again; give the reader and the graph: read=..., graph=...")
     site, last = list(reading.attention.items())[-1]
-    value = value_vectors(read, graph, site, last.weight)
-    if value is None:
-        raise TapError(
-            f"leave-one-out needs logits that are linear in the weights of the last attention layer, '{site}', and a "
-            "nonlinear operation follows it; use 'tree', 'last' or 'first'"
-        )
-    last, logits = last.double(), to_double(class_logits(reading.logits))
+    last, logits = last.double(), class_logits(reading.logits)
     if len(logits) != last.num_targets:
         raise TapError(
             f"the model returns {len(logits)} rows of logits for {last.num_targets} nodes; use 'tree' or 'last'"
         )
-    margin = _margin(value, logits, last.target)  # [E, H]
+    margin = edge_margins(read, graph, site, reading.attention[site].weight)
+    if margin is None:
+        raise TapError(
+            f"leave-one-out needs logits that are linear in the weights of the last attention layer, '{site}', and a "
+            "nonlinear operation follows it; use 'tree', 'last' or 'first'"
+        )
     share = last.coalesce()
     pull = replace(last, weight=last.weight * margin, score=None).coalesce().weight
     total = segment_sum(pull, share.target, share.num_targets)[share.target]
@@ -78,11 +77,38 @@ def leave_one_out(reading: Any, read: Any = None, graph: Any = None) -> Attribut
     return attribution("leave-one-out", {site: replace(share, weight=weight)}, notes=notes)
 
 
-def _margin(value: Tensor, logits: Tensor, target: Tensor) -> Tensor:
-    """Return the margin of the predicted class over the second one in each value vector; [E, H, C] -> [E, H]."""
-    predicted, rival = logits.topk(2).indices.T
-    own, other = (value.gather(2, c[target].view(-1, 1, 1).expand(-1, value.size(1), 1)) for c in (predicted, rival))
-    return (own - other)[..., 0]
+def edge_margins(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | None:
+    """Return the margin of the predicted class over the second one in the value vector of each edge, [E, H].
+
+    The margin of an edge j -> i is d (logit_i,1 - logit_i,2) / d a_ij, in one backward pass over the sum of all nodes.
+    None if the logits are not linear in the weights; a random change of the weights checks this.
+    """
+    delta = torch.zeros_like(weight).requires_grad_()
+    with torch.enable_grad():
+        reading = read(graph, weight_delta={site: delta})
+        clean, target = class_logits(reading.logits), reading.attention[site].target
+        if not clean.requires_grad:  # the logits do not depend on the weights
+            return to_double(torch.zeros_like(weight))
+        first, second = clean.topk(2).indices.T
+        (margin,) = torch.autograd.grad(_between(clean, first, second).sum(), delta)
+    draw = _random_change(weight)
+    with torch.no_grad():
+        moved = class_logits(read(graph, weight_delta={site: draw}).logits)
+        change = _between(moved, first, second) - _between(clean, first, second)
+        linear = segment_sum(draw * margin, target, len(clean)).sum(1)
+    return to_double(margin) if _is_close(change, linear) else None
+
+
+def _between(logits: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return (logits.gather(1, first[:, None]) - logits.gather(1, second[:, None]))[:, 0]
+
+
+def _random_change(weight: Tensor) -> Tensor:
+    return torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
+
+
+def _is_close(change: Tensor, linear: Tensor) -> bool:
+    return bool((change - linear).abs().max() <= LINEAR * change.abs().max().clamp(min=1e-12))
 
 
 def value_vectors(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | None:
@@ -98,9 +124,8 @@ def value_vectors(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | 
             return to_double(torch.zeros(*weight.shape, clean.size(1), device=weight.device))
         columns = [torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T]
     value = torch.stack(columns, dim=2)
-    draw = torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
+    draw = _random_change(weight)
     with torch.no_grad():
         change = class_logits(read(graph, weight_delta={site: draw}).logits) - clean
         linear = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
-    scale = change.abs().max().clamp(min=1e-12)
-    return to_double(value) if bool((change - linear).abs().max() <= LINEAR * scale) else None
+    return to_double(value) if _is_close(change, linear) else None

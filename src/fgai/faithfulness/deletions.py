@@ -162,4 +162,5 @@ def _append_copies(value: Tensor, rows: Tensor) -> Tensor:
     owner, copied = Incoming(at.flip(0), size).of(rows)
     indices = torch.cat([at, torch.stack([size + owner, at[1, copied]])], dim=1)
     shape = (size + len(rows), *value.shape[1:])
-    return torch.sparse_coo_tensor(indices, torch.cat([entries, entries[copied]]), shape, is_coalesced=True)
+    values = torch.cat([entries, entries[copied]])
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)

@@ -18,6 +18,7 @@ from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
+from fgai.methods.support import support_attention
 from fgai.reading import Reader, Reading, TrainingReader, training_reader
 from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
 from fgai.training.data import Batch, source
@@ -78,11 +79,15 @@ class FGAI(Method):
         gap: The margin to reach, in units of the spread of the scores.
         k: Size of the top k: a number of neighbours, or a share of them.
         sites: The attention layers that explain, by default the last one.
-        sharpness: Factor of the scores of vanilla's attention in the similarity term. The order of the neighbours stays
-            the same, and the margins between them grow.
+        target: What the similarity term compares with: `vanilla`'s attention, or attention in proportion to the
+            `support` of each neighbour for the prediction of vanilla (`methods.support`).
+        sharpness: Factor of the scores of the target. The order of the neighbours stays the same, and the margins
+            between them grow.
         adversary: The attack of the last two terms.
         alternate: The attack maximises the gains of the two terms in turn, one a step, and both terms use its result.
             If False, each term has its own attack in each step, as in the paper.
+        aimed: In every other place, that is for `restart_every` rounds, the attack of the prediction raises the
+            probability of one class, and of the next class the next time.
         restart_every: Rounds after which a node injection draws new links and features.
         anchor: Predictions under attack are compared with `vanilla`'s, or with the model's `own` on the clean graph.
         epochs: Number of epochs.
@@ -111,9 +116,11 @@ class FGAI(Method):
     gap: float = 0.2
     k: int | float = 5
     sites: str | tuple[str, ...] | None = None
+    target: Literal["vanilla", "support"] = "vanilla"
     sharpness: float = 5.0
     adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
     alternate: bool = True
+    aimed: bool = False
     restart_every: int = 4
     anchor: Literal["vanilla", "own"] = "vanilla"
     epochs: int = 200
@@ -129,6 +136,7 @@ class FGAI(Method):
         check_choice(Distance.KINDS, similarity_metric=self.similarity_metric)
         check_choice((*Distance.KINDS, "margin"), stability=self.stability)
         check_choice(("vanilla", "own"), anchor=self.anchor)
+        check_choice(("vanilla", "support"), target=self.target)
         check_top(self.k)
         check_whole(1, restart_every=self.restart_every)
         if not any(getattr(self, name) > 0 for name in TERMS):
@@ -173,8 +181,9 @@ class FGAI(Method):
                 clean = read(batch.graph).head(batch.seed_nodes)
                 detached = clean.detach()
                 leading = [names[batch.step % len(names)]] if self.alternate and names else names
+                place = batch.step // (len(names) if self.alternate and names else 1) // self.restart_every
                 attacked = {
-                    name: warm_starts[name][batch.position].attack(read, batch, task.gain(name, detached))
+                    name: warm_starts[name][batch.position].attack(read, batch, task.gain(name, detached, place))
                     for name in leading
                 }
                 loss_terms = task.clean_terms(clean)
@@ -201,9 +210,17 @@ class _Tasks:
         return self._cache.get("task", tensors, lambda: self._build(batch))
 
     def _build(self, batch: Batch) -> _Task:
-        vanilla = self._read(batch.graph).detach().head(batch.seed_nodes)
-        goal = {site: sharpened(vanilla.attention[site], self._method.sharpness) for site in self._sites(vanilla)}
-        return _Task(self._method, vanilla, goal)
+        vanilla = self._read(batch.graph).detach()
+        goal = {site: self._target(batch.graph, vanilla, site) for site in self._sites(vanilla)}
+        goal = replace(vanilla, attention=goal).head(batch.seed_nodes).attention
+        return _Task(self._method, vanilla.head(batch.seed_nodes), goal)
+
+    def _target(self, graph: Any, vanilla: Reading, site: str) -> Attention:
+        """Return the target of the similarity term at one site."""
+        attention, sharpness = vanilla.attention[site], self._method.sharpness
+        if self._method.target == "support":
+            return support_attention(self._read, graph, site, attention, sharpness)
+        return sharpened(attention, sharpness)
 
     def _sites(self, vanilla: Reading) -> tuple[str, ...]:
         sites = self._method.sites or tuple(vanilla.attention)[-1:]
@@ -225,8 +242,13 @@ class _Task:
         self.attack_distance = Distance(attack_metric, method.k, self.lookup)
         self.stability = None if method.stability == "margin" else Distance(method.stability, method.k, self.lookup)
 
-    def gain(self, name: str, clean: Reading) -> Gain:
-        """Return what the attack of a term maximises: the KL of predictions, or the JSD (or L_k) of explanations."""
+    def gain(self, name: str, clean: Reading, place: int = 0) -> Gain:
+        """Return what the attack of a term maximises: the KL of predictions, or the JSD (or L_k) of explanations.
+
+        In every other `place`, an aimed attack maximises the probability of a class instead of the KL.
+        """
+        if name == "prediction" and self.method.aimed and place % 2 == 0:
+            return gains.class_log_probability(clean, place // 2 % gains.binary_logits(clean).size(1))
         if name == "prediction":
             return gains.kl(self._anchor(clean))
         return lambda now: self.attack_distance(clean.attention, now)
