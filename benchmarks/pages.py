@@ -20,6 +20,7 @@ from statistics import mean
 from typing import Any
 
 import reasons
+from fgai.adversaries import THREATS
 from fgai.auditing import AuditReport
 from fgai.bench.plan import Plan, plans
 from fgai.bench.results import CellStore, Row, read_costs, read_rows
@@ -111,6 +112,14 @@ def grade_goal() -> str:
 def printed(dataset: str) -> str:
     """What `fgai audit` prints before and after `fgai fit`."""
     return f"```text\n{(ROOT / f'results/printed/{dataset}.txt').read_text()}```\n"
+
+
+def threats() -> str:
+    """The threat models by name."""
+    return grid(
+        ["threat", "maximises", "attacker"],
+        [[f"`{name}`", f"`{threat.gain}`", threat.about] for name, threat in THREATS.items()],
+    )
 
 
 def hero() -> str:
@@ -351,6 +360,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "known-reasons": reasons.known_reasons,
     "released-gatt": reasons.released,
     "planted": reasons.planted,
+    "threats": threats,
     "grades": grades,
     "grade-counts": grade_counts,
     "grade-goal": grade_goal,

@@ -155,7 +155,7 @@ def grades() -> Any:
     axis = axes[0][0]
     for line, model in enumerate(models):
         for column, (method, explanation) in enumerate(columns):
-            row = rows.get((*model, method, explanation))
+            row = rows.get((*model, method, explanation), {})
             for light, name in enumerate(("used", "faithful", "stable")) if row else ():
                 _light(axis, column + 0.25 * (light - 1) + 0.15 * (explanation == "last"), line, row[name])
     axis.set_yticks(

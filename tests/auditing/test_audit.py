@@ -13,7 +13,7 @@ from scipy import stats
 from torch_geometric.nn import GATConv
 
 from fgai import datasets
-from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection
+from fgai.adversaries import AttackEnsemble, AttentionBall, EdgeRewiring, FeatureBall, NodeInjection, Threat
 from fgai.auditing import AuditReport, Estimate, audit, compare
 from fgai.backbones import build
 from fgai.errors import DataError, MissingExtraError, SettingError, UnknownNameError
@@ -257,6 +257,24 @@ def test_every_adversary_can_audit(attack):
     found = audit(trained(), community(), attack, gain="kl", seeds=1)
     assert all(np.isfinite(figure.mean) for figure in found.attacked.values())
     assert found.adversary["name"] in found.title
+
+
+@pytest.mark.parametrize(("gain", "used"), [("kl", "kl"), ("attention-divergence", "attention-divergence:tree")])
+def test_an_audit_by_a_threat_model_names_it_and_takes_its_gain(tmp_path, gain, used):
+    threat = Threat("tiny", NodeInjection(2, 3, steps=1), gain, "One who adds two nodes.", "tiny")
+    found = audit(trained(), community(), threat, seeds=1)
+    assert (found.attack, found.adversary["name"], found.gain) == ("tiny", "node-injection", used)
+    assert "tiny: One who adds two nodes" in found.notes and "under tiny(" in found.title
+    assert found.grades.stable is not None and "Under tiny" in found.grades.stable.sentence
+    found.save(tmp_path / "audit.json")
+    assert AuditReport.load(tmp_path / "audit.json").attack == "tiny"
+    same = audit(trained(), community(), threat.adversary, gain=used, seeds=1)
+    assert same.attacked == found.attacked and same.attack == "node-injection"
+
+
+def test_a_threat_model_that_does_not_exist_is_refused_by_name():
+    with pytest.raises(UnknownNameError, match="did you mean 'strongest'"):
+        audit(trained(), community(), "strongst", seeds=1)
 
 
 def test_a_comparison_gives_every_model_the_same_budget():

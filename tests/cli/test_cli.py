@@ -12,7 +12,7 @@ from torch_geometric.nn.models import GAT
 from typer.testing import CliRunner
 
 from fgai import datasets, saved
-from fgai.adversaries import ADVERSARIES
+from fgai.adversaries import ADVERSARIES, THREATS, NodeInjection, Threat
 from fgai.auditing import AuditReport
 from fgai.backbones import BACKBONES, build
 from fgai.calling import call_by_signature
@@ -410,7 +410,7 @@ def test_fit_takes_any_method_in_memory_and_in_batches(run, model, tmp_path):
 def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
     small = {
         "node-injection": ["nodes=2", "edges=4", "steps=1"],
-        "strongest": ["nodes=2", "edges=4,5", "schedules=[[1, 0.1]]"],
+        "attack-ensemble": ["nodes=2", "edges=4,5", "schedules=[[1, 0.1]]"],
         "edge-rewiring": ["added=2", "dropped=2", "greedy=false"],
         "attention-ball": ["steps=1", "norm=l2"],
         "feature-ball": ["steps=1", "radius=0.5"],
@@ -448,6 +448,18 @@ def test_a_setting_that_an_adversary_does_not_take_is_refused_in_a_sentence(run,
     assert done.exit_code == 2 and answer in done.stderr and "Traceback" not in done.stderr
     unknown = run("audit", model, "--adversary", "node-injektion")
     assert unknown.exit_code == 2 and "did you mean 'node-injection'?" in unknown.stderr
+
+
+def test_audit_takes_a_threat_model_alone(run, model, monkeypatch):
+    tiny = Threat("paper", NodeInjection(2, 4, steps=1), "kl", "One who adds two nodes.", "realistic")
+    monkeypatch.setitem(THREATS._entries, "realistic", tiny)
+    done = run("audit", model, "--threat", "realistic", "--seeds", 1)
+    assert done.exit_code == 0 and "Under realistic it is" in done.output, done.output
+    for words in (("--gain", "kl"), ("--set", "nodes=1"), ("--adversary", "prbcd")):
+        both = run("audit", model, "--threat", "realistic", *words)
+        assert both.exit_code == 2 and "give --threat alone" in both.stderr
+    unknown = run("audit", model, "--threat", "realistik")
+    assert unknown.exit_code == 2 and "did you mean 'realistic'?" in unknown.stderr
 
 
 def test_a_module_that_is_imported_registers_an_adversary(run, model, tmp_path, monkeypatch):

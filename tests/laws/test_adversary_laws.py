@@ -48,7 +48,7 @@ INSTANCES = {
         *(FeatureBall(0.3, norm, steps=3) for norm in NORMS),
         FeatureBall(0.3, "l2", steps=3, targets=(2, 7)),
     ),
-    "strongest": (
+    "attack-ensemble": (
         AttackEnsemble(2, (2, 4), ("kl", "margin"), ((2, 0.5),), restarts=2),
         AttackEnsemble(2, (3,), ("kl",), ((1, 0.5), (2, 0.2)), box=None),
     ),
@@ -68,7 +68,7 @@ LONGER = {  # the same chain of steps, or its start alone, and more of it
     "node-injection": (NodeInjection(3, 4, steps=2, step=0.5), NodeInjection(3, 4, steps=6, step=0.5)),
     "attention-ball": (AttentionBall(0.2, steps=0), AttentionBall(0.2, steps=6)),
     "feature-ball": (FeatureBall(0.3, steps=0), FeatureBall(0.3, steps=6)),
-    "strongest": (
+    "attack-ensemble": (
         AttackEnsemble(2, (3,), ("kl",), ((2, 0.5),), restarts=1),
         AttackEnsemble(2, (3,), ("kl",), ((6, 0.5),), restarts=1),
     ),
@@ -156,7 +156,7 @@ BUDGETS = {
     "edge-rewiring": (lambda a, now: assert_links(now, a.added, a.dropped), {"added", "dropped"}),
     "attention-ball": (assert_attention_ball, set(PLUS)),
     "feature-ball": (assert_feature_ball, {"x_delta"}),
-    "strongest": (assert_injection, {"x", "added"}),
+    "attack-ensemble": (assert_injection, {"x", "added"}),
     "chosen-injection": (assert_injection, {"x", "added"}),
     "worst-of": (assert_flips, {"added", "dropped"}),
     "prbcd": (assert_flips, {"added", "dropped"}),

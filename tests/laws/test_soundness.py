@@ -463,7 +463,7 @@ def test_settings_of_adversaries_that_cannot_work_are_refused_when_they_are_give
         "step": [NAN, 0.0, -1.0],
         "box": [(NAN, NAN), (1.0, -1.0), (0.0, INF), (1.0,)],
         "nodes": [0, -1, 1.5],
-        "edges": [0, -1] if name not in ("strongest", "chosen-injection") else [(), (0,), (-2,)],
+        "edges": [0, -1] if name not in ("attack-ensemble", "chosen-injection") else [(), (0,), (-2,)],
         "flips": [0, -1],
         "epochs": [0, -3],
         "block": [0],
@@ -497,7 +497,7 @@ def test_settings_of_methods_that_cannot_work_are_refused_when_they_are_given(na
                 METHODS[name](**{setting: value})
 
 
-@pytest.mark.parametrize("name", [name for name in ADVERSARIES if name != "strongest"])
+@pytest.mark.parametrize("name", [name for name in ADVERSARIES if name != "attack-ensemble"])
 @pytest.mark.parametrize("seed", [2**62, 2**63 - 1])
 def test_the_largest_seeds_work(name, seed):  # raw at the door
     small = {"node-injection": {"nodes": 1, "edges": 2, "steps": 1}, "edge-rewiring": {"added": 1, "dropped": 1}}

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fgai import report
-from fgai.adversaries import PRBCD, EdgeRewiring, FeatureBall, NodeInjection
+from fgai.adversaries import PRBCD, EdgeRewiring, FeatureBall, NodeInjection, as_threat, describe
 from fgai.auditing import Comparison, Estimate
-from fgai.auditing.audit import describe
 from fgai.grades import Grade, sum_up
 from fgai.metrics import METRICS
 from fgai.report.content import change
@@ -25,7 +24,7 @@ def audited(clean, attacked, overlap, adversary=NodeInjection(20, 20), grades=No
         base,
         clean={**base.clean, "f1": clean},
         attacked={**base.attacked, "f1": Estimate.of(attacked), "overlap": Estimate.of(overlap)},
-        adversary=describe(adversary),
+        adversary=describe(as_threat(adversary)),
         grades=grades or sum_up(GOOD, GOOD, GOOD, FINE),
         **changes,
     )
@@ -69,7 +68,7 @@ def test_the_headline_rounds_without_lying(numbers, sentence):
     ],
 )
 def test_the_words_follow_the_adversary(adversary, words):
-    assert phrase(describe(adversary)) == words
+    assert phrase(describe(as_threat(adversary))) == words
     assert f" to {words} and" in headline({"GAT": audited(0.9, [0.5], [0.5], adversary)})
 
 

@@ -12,7 +12,7 @@ from fgai.adversaries.links import LINKS
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.rewiring import EdgeRewiring
 from fgai.adversaries.single import SingleTarget
-from fgai.adversaries.threats import THREATS, Threat
+from fgai.adversaries.threats import THREATS, Threat, as_threat, describe
 
 __all__ = [
     "ADVERSARIES",
@@ -35,5 +35,7 @@ __all__ = [
     "SingleTarget",
     "Threat",
     "WorstOf",
+    "as_threat",
     "check_adversary",
+    "describe",
 ]

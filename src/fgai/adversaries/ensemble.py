@@ -20,7 +20,7 @@ from fgai.reading import Reader
 from fgai.settings import SEEDS, check_schedules, check_seed, check_sequence, check_whole
 
 
-@ADVERSARIES.register("strongest")
+@ADVERSARIES.register("attack-ensemble")
 @dataclass(frozen=True)
 class AttackEnsemble:
     """The worst of many node injections, compared by the gain of the call.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch_geometric.data import Data
 
-from fgai.adversaries.base import Adversary
+from fgai.adversaries.base import ADVERSARIES, Adversary, check_adversary
 from fgai.adversaries.block_coordinate import GRBCD, PRBCD
 from fgai.adversaries.chosen import ChosenInjection, WorstOf
-from fgai.adversaries.gains import GAINS
+from fgai.adversaries.gains import GAINS, ON_EXPLANATIONS
 from fgai.adversaries.injection import NodeInjection
 from fgai.adversaries.perturbation import AttackResult
 from fgai.adversaries.rewiring import EdgeRewiring
 from fgai.adversaries.single import SingleTarget
+from fgai.files import jsonable
 from fgai.reading import Reader
 from fgai.registry import Registry
 
@@ -28,6 +30,7 @@ class Threat:
         adversary: The attack.
         gain: The name of the gain, in `GAINS`; `dataclasses.replace(threat, gain="...")` selects another one.
         about: Who attacks, and with what.
+        name: Its name in `THREATS`; empty if it was made of an adversary.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -40,6 +43,7 @@ class Threat:
     adversary: Adversary
     gain: str
     about: str
+    name: str = ""
 
     def __call__(self, read: Reader, graph: Data) -> AttackResult:
         """Attack a model.
@@ -59,9 +63,46 @@ class Threat:
 THREATS: Registry[Threat] = Registry("threat model")
 
 
+def as_threat(by: Adversary | Threat | str, gain: str | None = None, explanation: str = "last") -> Threat:
+    """Return the threat model with this name, or one made of this adversary.
+
+    Args:
+        by: A name in `THREATS`, a threat model, or an adversary.
+        gain: Replaces the gain; by default it is that of the threat model, or `cross-entropy` for an adversary. The
+            gain of a threat model against explanations is about `explanation`.
+        explanation: Name of the explanation.
+
+    Returns:
+        The threat model.
+
+    >>> as_threat("explanation", explanation="tree").gain, as_threat(NodeInjection()).gain
+    ('attention-divergence:tree', 'cross-entropy')
+    """
+    if isinstance(by, str):
+        by = THREATS[by]
+    if not isinstance(by, Threat):
+        check_adversary(by)
+        return Threat("", by, gain or "cross-entropy", "")
+    aimed = f"{by.gain}:{explanation}" if by.gain in ON_EXPLANATIONS else by.gain
+    return replace(by, gain=gain or aimed)
+
+
+def describe(threat: Threat) -> dict[str, Any]:
+    """Return the names of the adversary and of the threat model, if it has one, and the settings, as JSON values.
+
+    >>> described = describe(as_threat("strongest"))
+    >>> described["name"], described["threat"], "threat" in describe(as_threat(NodeInjection()))
+    ('chosen-injection', 'strongest', False)
+    """
+    attack: Any = threat.adversary
+    kinds = [name for name, kind in ADVERSARIES.items() if kind is type(attack)]
+    names = {"name": (kinds or [type(attack).__name__])[0], **({"threat": threat.name} if threat.name else {})}
+    return {**names, **jsonable(asdict(attack))}
+
+
 def _register(name: str, family: str, adversary: Adversary, gain: str, about: str) -> None:
     """Register a threat model; its description is also its line in listings."""
-    THREATS.add(name, Threat(family, adversary, gain, about), about)
+    THREATS.add(name, Threat(family, adversary, gain, about, name), about)
 
 
 FLIPS = 200  # links that the attacker of the structure may add or drop
@@ -96,7 +137,7 @@ _register(
     "explanation",
     ChosenInjection(surrogates=EXPLANATION),
     "attention-divergence",
-    "As strongest, but to move the attention of the last layer as far as possible; predictions may change.",
+    "As strongest, but to move the explanation as far as possible; predictions may change.",
 )
 _register(
     "explanation-kept",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.adversaries import ADVERSARIES, Adversary, NodeInjection
+from fgai.adversaries import Adversary, NodeInjection, Threat, as_threat, describe
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import overlap_at_random, without_attention
@@ -40,10 +38,10 @@ RANDOM_DRAWS = 10  # random explanations of the baseline
 def audit(
     model: nn.Module,
     data: Data,
-    by: Adversary = NodeInjection(),
+    by: Adversary | Threat | str = NodeInjection(),
     *,
     explanation: str = "tree",
-    gain: str = "cross-entropy",
+    gain: str | None = None,
     seeds: int = 5,
     call: Call | None = None,
     name: str = "",
@@ -60,10 +58,12 @@ def audit(
         model: The model.
         data: The graph. `data.names`, if present, holds a name per node for the report, `data.class_names` a name per
             class.
-        by: The adversary. Its seed is replaced by 0, 1, ..., `seeds` - 1.
+        by: The adversary, or the name of a threat model in `fgai.adversaries.THREATS`, such as "strongest". Its seed is
+            replaced by 0, 1, ..., `seeds` - 1.
         explanation: What explains a prediction: `tree` (attention along the computation tree), `last` (attention of the
             last layer, as in the paper), `first`, `layer:NAME` or `leave-one-out`, see `fgai.explanations`.
-        gain: What the adversary maximises: a name in `fgai.adversaries.GAINS`, on the prediction or the explanation.
+        gain: What the adversary maximises: a name in `fgai.adversaries.GAINS`, on the prediction or the explanation. By
+            default it is the gain of the threat model, or `cross-entropy`.
         seeds: Number of attacks.
         call: How to call the model; by default, by the signature of `forward`.
         name: Name of the model in the report; by default, its class.
@@ -85,6 +85,7 @@ def audit(
     _check_names(data)
     class_names = _class_names(data)
     resolve(explanation)  # raise before the work begins if there is no such explanation
+    threat = as_threat(by, gain, explanation)
     with open_reader(model, call) as read, progress("audit", seeds + 2) as advance:
         clean = clean_trial(read, data, explanation)
         before, baselines = measure(clean), _baselines(model, clean, call)
@@ -94,18 +95,18 @@ def audit(
         trials: list[Trial] = []
         after: list[dict[str, float]] = []
         for seed in range(seeds):
-            trials.append(attacked_trial(by, gain, clean, seed))
+            trials.append(attacked_trial(threat.adversary, threat.gain, clean, seed))
             after.append(measure(trials[-1]))
             advance(f"seed {seed}: F1 {after[-1]['f1']:.3f}")
         moved, views = _select_views(clean, trials, show_nodes, reference)
     estimates = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
-    adversary = describe(by)
+    adversary = describe(threat)
     return AuditReport(
         model=(name or type(model).__name__)[:NAME_LENGTH],
         graph={"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)},
         explanation=explanation,
         adversary=adversary,
-        gain=gain,
+        gain=threat.gain,
         seeds=seeds,
         clean=before,
         attacked=estimates,
@@ -121,24 +122,13 @@ def audit(
             {metric: estimate.mean for metric, estimate in estimates.items()},
             baselines,
             tested.grade if tested else None,
-            adversary["name"],
+            threat.name or adversary["name"],
         ),
-        notes=_notes(clean, tested),
+        notes=_notes(clean, tested, threat),
         versions=versions(),
         class_names=class_names,
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
-
-
-def describe(adversary: Adversary) -> dict[str, Any]:
-    """The name and the settings of an adversary, as JSON values."""
-    names = [name for name, kind in ADVERSARIES.items() if kind is type(adversary)]
-    settings: Any = adversary
-    return {"name": names[0] if names else type(adversary).__name__, **_as_json(asdict(settings))}
-
-
-def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 
 
 def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float]:
@@ -168,9 +158,9 @@ def _faithfulness(model: nn.Module, clean: Trial, call: Call | None) -> Faithful
     return measure_faithfulness(model, clean.graph, clean.explanation, call=call)
 
 
-def _notes(clean: Trial, tested: Faithfulness | None) -> tuple[str, ...]:
-    """What a reader must know about the explanation and the tests."""
-    notes = [*clean.attribution.notes]
+def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[str, ...]:
+    """What a reader must know about the attack, the explanation and the tests."""
+    notes = [*([f"{threat.name}: {threat.about.removesuffix('.')}"] if threat.name else []), *clean.attribution.notes]
     if clean.layers is None:
         notes.append(f"V_{TOP} and g-JSD are means over {len(clean.nodes)} random nodes")
     notes += [note for note in (tested.notes if tested else ()) if note not in notes]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.adversaries import Adversary, NodeInjection
+from fgai.adversaries import Adversary, NodeInjection, Threat
 from fgai.auditing.audit import audit
 from fgai.auditing.formats import notebook_html, write
 from fgai.auditing.record import FRAME, AuditReport
@@ -104,10 +104,10 @@ class Comparison:
 def compare(
     models: Mapping[str, nn.Module],
     data: Data,
-    by: Adversary = NodeInjection(),
+    by: Adversary | Threat | str = NodeInjection(),
     *,
     explanation: str = "tree",
-    gain: str = "cross-entropy",
+    gain: str | None = None,
     seeds: int = 5,
     call: Call | Mapping[str, Call | None] | None = None,
     show_nodes: Sequence[int] = (),
@@ -118,9 +118,9 @@ def compare(
         models: Models by name. The first one is the reference: the others are compared with it, and their reports
             contain the same neighbourhoods.
         data: The graph.
-        by: The adversary.
+        by: The adversary, or the name of a threat model.
         explanation: Name of the explanation, see `audit`.
-        gain: What the adversary maximises, a name in `fgai.adversaries.GAINS`.
+        gain: What the adversary maximises, a name in `fgai.adversaries.GAINS`, see `audit`.
         seeds: Number of attacks per model.
         call: How to call the models, or one call per name; by default, by the signature of `forward`.
         show_nodes: Nodes whose neighbourhoods the reports must contain.

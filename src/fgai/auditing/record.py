@@ -180,14 +180,19 @@ class AuditReport:
         return "metric", "clean", "attacked [95 %]" if self.seeds > 1 else "attacked", "change", "better"
 
     @property
+    def attack(self) -> str:
+        """The name of the threat model, or of the adversary."""
+        return str(self.adversary.get("threat", self.adversary["name"]))
+
+    @property
     def title(self) -> str:
         """The model, the explanation, the adversary with its settings, the gain and the seeds."""
         settings = ", ".join(
-            f"{name}={value!s:.200}" for name, value in self.adversary.items() if name not in ("name", "seed")
+            f"{name}={value!s:.200}" for name, value in self.adversary.items() if name not in ("name", "threat", "seed")
         )
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         return (
-            f"{self.model}, explanation '{self.explanation}', under {self.adversary['name']}({settings}), "
+            f"{self.model}, explanation '{self.explanation}', under {self.attack}({settings}), "
             f"gain {self.gain}, {seeds}"
         )
 
@@ -243,7 +248,7 @@ class AuditReport:
         return self.text()
 
     def __repr__(self) -> str:
-        numbers = f"F1 {self.clean['f1']:.3f} -> {self.attacked['f1'].mean:.3f} under {self.adversary['name']}"
+        numbers = f"F1 {self.clean['f1']:.3f} -> {self.attacked['f1'].mean:.3f} under {self.attack}"
         return f"AuditReport({self.model}: trusted {self.grades.answer}, {numbers})"
 
     def _repr_html_(self) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.adversaries import Adversary, AttackEnsemble, NodeInjection
-from fgai.auditing.audit import describe
+from fgai.adversaries import THREATS, AttackEnsemble, Threat, describe
 from fgai.bench.results import Row, peak_mb
 from fgai.calling import Call
 from fgai.files import jsonable
@@ -19,22 +17,17 @@ from fgai.metrics import measure
 from fgai.reading import open_reader
 from fgai.trial import Trial, attacked_trial, clean_trial
 
-
-@dataclass(frozen=True)
-class Attack:
-    """An adversary and the gain that it maximises."""
-
-    adversary: Adversary
-    gain: str
-
-
-ATTACKS: Mapping[str, Attack] = {
-    "injection-20x20": Attack(NodeInjection(nodes=20, edges=20), "cross-entropy"),
-    "injection-20x40": Attack(NodeInjection(nodes=20, edges=40), "cross-entropy"),
-    "strongest": Attack(AttackEnsemble(nodes=20, edges=(20, 40)), "flips"),
-    "explanation": Attack(
+ATTACKS: Mapping[str, Threat] = {
+    "injection-20x20": THREATS["injection-20x20"],
+    "injection-20x40": THREATS["injection-20x40"],
+    "strongest": Threat(
+        "ensemble", AttackEnsemble(nodes=20, edges=(20, 40)), "flips", "The worst of many injections with random links."
+    ),
+    "explanation": Threat(
+        "ensemble",
         AttackEnsemble(nodes=20, edges=(40,), surrogates=("soft-top-k", "top-k-loss", "cross-entropy")),
         "attention-divergence",
+        "As strongest, but to move the attention of the last layer as far as possible.",
     ),
 }
 
@@ -49,7 +42,7 @@ def row_per_attack(
     seed: int,
     sha: str,
     call: Call | None = None,
-    attacks: Mapping[str, Attack] = ATTACKS,
+    attacks: Mapping[str, Threat] = ATTACKS,
 ) -> Iterator[Row]:
     """Yield one row for the clean graph (attack `none`), then one per attack, with the seed of the model."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
@@ -60,7 +53,7 @@ def row_per_attack(
             start = time.perf_counter()
             values = _values(attacked_trial(attack.adversary, attack.gain, clean, seed))
             seconds = time.perf_counter() - start
-            settings = {**describe(attack.adversary), "gain": attack.gain, "seed": seed}
+            settings = {**describe(attack), "gain": attack.gain, "seed": seed}
             yield Row(**values, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
 
 

@@ -22,12 +22,13 @@ from fgai.cli.options import (
     Import,
     Require,
     Split,
+    ThreatName,
     UserModel,
     Weights,
     import_modules,
     parse_settings,
 )
-from fgai.errors import DataError
+from fgai.errors import DataError, SettingError
 from fgai.files import checked_suffix, try_output
 from fgai.settings import check_choice, check_numbers
 
@@ -44,10 +45,11 @@ def audit(
     model: UserModel = "",
     weights: Weights = None,
     data: DataName = "",
-    adversary: AdversaryName = "node-injection",
+    adversary: AdversaryName = "",
     settings: AdversarySettings = None,
+    threat: ThreatName = "",
     explanation: ExplanationName = "tree",
-    gain: Gain = "cross-entropy",
+    gain: Gain = "",
     seeds: AttackSeeds = 5,
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
@@ -71,7 +73,7 @@ def audit(
         writer_for(out)
         try_output(out)
     import_modules(modules)
-    place, attack = resolve_device(device), _adversary(adversary, settings)
+    place, attack = resolve_device(device), _attack(adversary, settings, threat, gain)
     loaded = load_model(folder, model, weights)
     graph = placed(loaded.graph(data, split), place)
     result = run_audit(
@@ -79,7 +81,7 @@ def audit(
         graph,
         attack,
         explanation=explanation,
-        gain=gain,
+        gain=gain or None,
         seeds=seeds,
         call=loaded.call,
         name=loaded.name,
@@ -140,10 +142,11 @@ def write_report(
     model: UserModel = "",
     weights: Weights = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
-    adversary: AdversaryName = "node-injection",
+    adversary: AdversaryName = "",
     settings: AdversarySettings = None,
+    threat: ThreatName = "",
     explanation: ExplanationName = "tree",
-    gain: Gain = "cross-entropy",
+    gain: Gain = "",
     seeds: AttackSeeds = 5,
     radius: Annotated[float, typer.Option(help="Radius of the certificate, in the l1 norm of attention.")] = 0.001,
     node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood the file must contain.")] = None,
@@ -165,13 +168,13 @@ def write_report(
     checked_suffix(out, (".html",), "a report of models side by side")
     try_output(out)
     import_modules(modules)
-    attack = _adversary(adversary, settings)
+    attack = _attack(adversary, settings, threat, gain)
     models = {one.title: one for one in _load_models(folders or [], model, weights)}
     graph, about = _common_graph(models, data, split)
     graph, nets = placed(graph, place), {name: one.model.to(place) for name, one in models.items()}
     calls = {name: one.call for name, one in models.items()}
     comparison = compare(
-        nets, graph, attack, explanation=explanation, gain=gain, seeds=seeds, call=calls, show_nodes=node or ()
+        nets, graph, attack, explanation=explanation, gain=gain or None, seeds=seeds, call=calls, show_nodes=node or ()
     )
     certificates = {name: run_certify(net, graph, k=TOP, radius=radius, call=calls[name]) for name, net in nets.items()}
     report.save(
@@ -185,10 +188,17 @@ def write_report(
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB", err=as_json)
 
 
-def _adversary(name: str, settings: list[str] | None) -> Any:
-    """The adversary that the options describe."""
-    from fgai.adversaries import ADVERSARIES
+def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str) -> Any:
+    """The adversary or the threat model that the options describe."""
+    from fgai.adversaries import ADVERSARIES, THREATS
 
+    if threat:
+        if adversary or settings or gain:
+            raise SettingError(
+                f"--threat {threat} has its own adversary, settings and gain; give --threat alone, or omit it"
+            )
+        return THREATS[threat]
+    name = adversary or "node-injection"
     return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
 
 

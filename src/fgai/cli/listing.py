@@ -17,6 +17,7 @@ KINDS = {  # each with the module and the name of its registry
     "backbones": ("fgai.backbones", "BACKBONES"),
     "methods": ("fgai.methods", "METHODS"),
     "adversaries": ("fgai.adversaries", "ADVERSARIES"),
+    "threats": ("fgai.adversaries", "THREATS"),
     "gains": ("fgai.adversaries", "GAINS"),
     "metrics": ("fgai.metrics", "METRICS"),
     "explanations": ("fgai.explanations", "EXPLANATIONS"),

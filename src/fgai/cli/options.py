@@ -27,11 +27,19 @@ Seed = Annotated[int, typer.Option(help="Seed of the split, the initial weights 
 Split = Annotated[int, typer.Option(help="Seed of the split, for a model without a manifest.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs; the method's default if not given.")]
-AdversaryName = Annotated[str, typer.Option("--adversary", help="An adversary of `fgai ls adversaries`.")]
+AdversaryName = Annotated[
+    str, typer.Option("--adversary", help="An adversary of `fgai ls adversaries`; node-injection by default.")
+]
+ThreatName = Annotated[
+    str,
+    typer.Option("--threat", help="A threat model of `fgai ls threats`, in place of --adversary, --set and --gain."),
+]
 ExplanationName = Annotated[
     str, typer.Option("--explanation", help="tree, last, first, layer:NAME or leave-one-out, see `fgai ls`.")
 ]
-Gain = Annotated[str, typer.Option(help="What the attack maximises: a gain of `fgai ls gains`.")]
+Gain = Annotated[
+    str, typer.Option(help="What the attack maximises: a gain of `fgai ls gains`; cross-entropy by default.")
+]
 AttackSeeds = Annotated[int, typer.Option("--seeds", help="Number of attacks, with the seeds 0, 1, ...")]
 AdversarySettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the adversary, such as nodes=20; repeat for more.")
@@ -77,7 +85,7 @@ def parse_settings(kind: type[Any], name: str, pairs: Sequence[str] | None) -> d
     >>> from fgai.adversaries import AttackEnsemble, NodeInjection
     >>> parse_settings(NodeInjection, "node-injection", ["nodes=5", "step=0.2", "box=-1,1"])
     {'nodes': 5, 'step': 0.2, 'box': (-1.0, 1.0)}
-    >>> parse_settings(AttackEnsemble, "strongest", ["edges=20,40"])
+    >>> parse_settings(AttackEnsemble, "attack-ensemble", ["edges=20,40"])
     {'edges': (20, 40)}
     >>> parse_settings(NodeInjection, "node-injection", ["nodes=many"])
     Traceback (most recent call last):

@@ -11,7 +11,7 @@ from fgai.metrics.explanation import TOP
 
 HEADLINE_NAME = 40  # characters of a model's name in the headline
 HEADLINE_MODELS = 3  # models in the headline
-INJECTING = ("node-injection", "chosen-injection", "strongest", "single-target")  # adversaries that add nodes
+INJECTING = ("node-injection", "chosen-injection", "attack-ensemble", "single-target")  # adversaries that add nodes
 CHANGING = {"edge-rewiring": ("added", "dropped"), "prbcd": ("flips",), "grbcd": ("flips",)}  # that change links
 SYMBOLS = {"good": "✓", "bad": "✗", "unsure": "?"}
 BARS = {"f1": ("F1", "F1"), "overlap": (f"Top {TOP} kept", f"V_{TOP}")}  # label and term in the glossary
@@ -97,7 +97,7 @@ def setting(report: AuditReport) -> str:
     times = "once" if report.seeds == 1 else f"{report.seeds} times"
     return (
         f"A graph of {report.graph['nodes']:,} nodes and {report.graph['edges']:,} edges, attacked {times} by "
-        f"{report.adversary['name']} ({phrase(report.adversary)}). The explanation is “{report.explanation}”."
+        f"{report.attack} ({phrase(report.adversary)}). The explanation is “{report.explanation}”."
     )
 
 
@@ -156,7 +156,7 @@ def _steps(report: AuditReport) -> list[str]:
     }
     steps = [text for (name, value), text in texts.items() if values.get(name) == value]
     if grades.answer == "yes":
-        steps.append("Try a stronger attack, `fgai audit FOLDER --adversary strongest`, and prove what can be proved, "
+        steps.append("Try a stronger attack, `fgai audit FOLDER --threat strongest`, and prove what can be proved, "
                      "`fgai certify FOLDER`.")  # fmt: skip
     if report.seeds == 1:
         steps.append("This is one attack. Five give an interval: `fgai audit FOLDER --seeds 5`.")
