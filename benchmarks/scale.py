@@ -26,7 +26,7 @@ from scipy.optimize import nnls
 
 from batch_runs import QUICK, Memory, Pieces, faithful, model_for_all, opened, plain, sampling
 from fgai import FGAI, datasets, distributed, read, saved
-from fgai.bench.cells import ATTACKS
+from fgai.adversaries import THREATS
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore as Cells
 from fgai.bench.results import Cost, read_costs, write_costs
@@ -45,6 +45,7 @@ RESULTS = Path("results/scale.json")
 SIZES = (100_000, 1_000_000, 10_000_000)
 FANOUT, BATCH, FEW = (10, 10), 1_024, 256
 LIMIT_MB = 1_500
+ATTACKS = ("injection-20x20", "injection-20x40", "ensemble", "ensemble-explanation")
 app = typer.Typer()
 Folder = Annotated[Path, typer.Option(help="Where the graphs are.")]
 
@@ -183,7 +184,7 @@ def quality(models: Annotated[Path, typer.Option()], dataset: str = "amazon-phot
     with eval_mode(model), accelerated(model):
         clean = clean_trial(Reader(model), compact)
         for name in ("none", *ATTACKS):
-            now = clean if name == "none" else attacked_trial(ATTACKS[name].adversary, ATTACKS[name].gain, clean, 0)
+            now = clean if name == "none" else attacked_trial(THREATS[name].adversary, THREATS[name].gain, clean, 0)
             f1 = micro_f1(now.predictions, now.labels)
             costs.append(row(f"mini-batch FGAI's F1, {name}", dataset, f1))
             costs.append(

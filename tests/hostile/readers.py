@@ -76,7 +76,7 @@ seeds = { synthetic = 2, cora = 1 }
 notes = ["a note"]
 columns = [
   { heading = "F1", metric = "f1", attack = "none" },
-  { heading = "TVD", metric = "g_tvd", attack = "strongest" },
+  { heading = "TVD", metric = "g_tvd", attack = "ensemble" },
 ]
 where = { vanilla = ["cora"] }
 

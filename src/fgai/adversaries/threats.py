@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from fgai.adversaries.base import ADVERSARIES, Adversary, check_adversary
 from fgai.adversaries.block_coordinate import GRBCD, PRBCD
 from fgai.adversaries.chosen import ChosenInjection, WorstOf
+from fgai.adversaries.ensemble import AttackEnsemble
 from fgai.adversaries.gains import GAINS, ON_EXPLANATIONS
 from fgai.adversaries.injection import NodeInjection
 from fgai.adversaries.perturbation import AttackResult
@@ -116,6 +117,21 @@ for _edges in (20, 40):
         "cross-entropy",
         f"The paper's attacker: 20 injected nodes with {_edges} random links each, any features in [-1, 1].",
     )
+_register(
+    "ensemble",
+    "ensemble",
+    AttackEnsemble(nodes=20, edges=(20, 40)),
+    "flips",
+    "An attacker who knows the model: 20 injected nodes with 20 or 40 random links each, any features in [-1, 1], to "
+    "change as many predictions as possible.",
+)
+_register(
+    "ensemble-explanation",
+    "ensemble",
+    AttackEnsemble(nodes=20, edges=(40,), surrogates=EXPLANATION),
+    "attention-divergence",
+    "As ensemble, with 40 links, but to move the explanation as far as possible; predictions may change.",
+)
 _register(
     "strongest",
     "strongest",

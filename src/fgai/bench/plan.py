@@ -110,6 +110,15 @@ class Plan:
             selected = [cell for cell in selected if str(getattr(cell, part)) in values]
         return [cell for cell in selected if seeds is None or cell.seed < seeds]
 
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The threat models that the columns name.
+
+        >>> Plan.read("table2").attacks
+        ('injection-20x20', 'injection-20x40', 'ensemble')
+        """
+        return tuple(dict.fromkeys(column.attack for column in self.columns if column.attack != "none"))
+
     def lines(self) -> list[tuple[str, str, str]]:
         """The lines of the table: dataset, backbone and method."""
         lines = product(self.seeds, self.backbones, self.methods)

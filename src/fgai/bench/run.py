@@ -15,9 +15,10 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
+from fgai.adversaries import THREATS
 from fgai.attention import Attention
 from fgai.auditing.audit import CERTIFIED
-from fgai.bench.cells import ATTACKS, row_per_attack
+from fgai.bench.cells import row_per_attack
 from fgai.bench.engines import ENGINES, default_workers
 from fgai.bench.plan import Cell, Plan
 from fgai.bench.results import CellStore, Row
@@ -25,7 +26,9 @@ from fgai.bench.tracking import Track
 from fgai.certificates import certified_radius, certified_share
 from fgai.devices import placed
 from fgai.errors import SettingError
+from fgai.files import jsonable
 from fgai.methods import METHODS
+from fgai.methods.layernorm import Normalised
 from fgai.metrics import METRICS
 from fgai.progress import progress
 from fgai.reading import read
@@ -42,12 +45,12 @@ class Settings:
     """How to run all cells.
 
     Attributes:
-        attacks: Names in `fgai.bench.cells.ATTACKS`.
+        attacks: Names in `fgai.adversaries.THREATS`; by default, those that the columns of the plan name.
         epochs: Epochs of every method; its own default if None.
         device: The device to train and attack on.
     """
 
-    attacks: tuple[str, ...] = tuple(ATTACKS)
+    attacks: tuple[str, ...] | None = None
     epochs: int | None = None
     device: str = "cpu"
 
@@ -82,9 +85,10 @@ def run(
     """
     for module in modules:
         import_from_cwd(module)
+    settings = replace(settings, attacks=plan.attacks if settings.attacks is None else settings.attacks)
     _check(plan, settings)
     store = CellStore(folder)
-    pending = [cell for cell in plan.cells(only, seeds) if not store.finished(cell, settings.attacks)]
+    pending = [cell for cell in plan.cells(only, seeds) if not store.finished(cell, settings.attacks or ())]
     work = partial(finish, store=store, settings=settings, modules=tuple(modules))
     with progress(plan.name, len(pending)) as advance:
         for cell in ENGINES[engine](work, pending, workers or default_workers()):
@@ -100,7 +104,7 @@ def _check(plan: Plan, settings: Settings) -> None:
     metrics = (*METRICS, "seconds", "peak_mb", *CERTIFIED_NAMES)
     for kind, names, known in (
         ("metric", {column.metric for column in plan.columns}, metrics),
-        ("attack", {column.attack for column in plan.columns}, ("none", *settings.attacks)),
+        ("attack", {*plan.attacks}, ("none", *THREATS)),
     ):
         if unknown := sorted(names - {*known}):
             raise SettingError(
@@ -116,7 +120,7 @@ def _metrics(rows: Sequence[Row]) -> dict[str, float]:
 
 def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[str] = ()) -> None:
     """Train and attack one cell, and save its rows or the error that ended it."""
-    if store.finished(cell, settings.attacks):
+    if store.finished(cell, settings.attacks or ()):
         return
     for module in modules:
         import_from_cwd(module)
@@ -129,45 +133,74 @@ def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[s
 
 
 def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[Row]:
-    """The rows of one cell: one for the clean graph, with certified shares, and one per attack."""
+    """The rows of one cell: one for the clean graph, with certified shares, and one per attack.
+
+    If the model of the cell was saved, its finished rows are kept, and only the other attacks run. Otherwise all rows
+    are made anew, also those of earlier attacks, so that they are about one model.
+    """
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
         data = placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
+        found = {row.attack: row for row in store.rows(cell) if not row.error}
+        asked = dict.fromkeys((*(settings.attacks or ()), *found))
+        found = found if _saved_model(cell, store, settings) is not None else {}
         model, method, seconds = trained(cell, data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
         call = saved.call_of(method)  # a defence is attacked through its own cleaning
-        attacks = {name: ATTACKS[name] for name in settings.attacks}
+        attacks = [name for name in asked if name not in found and name != "none"]
         clean, *attacked = (
             replace(row, preset=cell.preset)
             for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, **about)
         )
     shares = certified(read(model, data, call=call).explanation)
-    return [replace(clean, metrics={**clean.metrics, **shares}, settings=asdict(method), seconds=seconds), *attacked]
+    clean = replace(clean, metrics={**clean.metrics, **shares}, settings=asdict(method), seconds=seconds)
+    return [*({"none": clean} | found).values(), *attacked]
 
 
 def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tuple[nn.Module, Any, float]:
-    """The model of a cell, its method, and the seconds of training.
+    """The model of a cell, its method, and the seconds of training. The model is saved and used again.
 
-    A method with `needs_pretrained` starts from the vanilla model of the same seed, which is saved and used again.
+    A method with `needs_pretrained` starts from the vanilla model of the same seed.
     """
-    model_dir = store.folder / "models" / cell.name
-    changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
-    method = METHODS[cell.method].preset(cell.preset, **changed)
-    if cell.method == PRETRAINED and (model_dir / "manifest.json").exists():
-        loaded = saved.load(model_dir)
-        if loaded.manifest.get("method") == asdict(method) and "seconds" in loaded.manifest:
-            return loaded.model.to(settings.device), method, float(loaded.manifest["seconds"])
-    model = backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
+    method, loaded = _method(cell, settings), _saved_model(cell, store, settings)
+    if loaded is not None:
+        return loaded.model.to(settings.device), method, float(loaded.manifest["seconds"])
+    untrained = model = backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
     if getattr(method, "needs_pretrained", False):
         model, *_ = trained(replace(cell, method=PRETRAINED, preset="default"), data, store, settings)
     start = time.perf_counter()
     model = method.fit(model, data).model
     seconds = time.perf_counter() - start
-    if cell.method == PRETRAINED:
-        about = {"data": cell.dataset, "method": asdict(method), "seed": cell.seed, "seconds": seconds}
-        saved.save(model_dir, model, backbone=cell.backbone, **backbones.shape_for(data), **about)
+    if not isinstance(model, type(untrained) | Normalised):
+        return model, method, seconds  # only backbones can be saved, with normalised inputs or without
+    about = {"data": cell.dataset, "method": _manifest(cell, method), "seed": cell.seed, "seconds": seconds}
+    saved.save(_model_dir(cell, store), model, backbone=cell.backbone, **backbones.shape_for(data), **about)
     return model, method, seconds
+
+
+def _method(cell: Cell, settings: Settings) -> Any:
+    """The method of a cell, with its settings."""
+    changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
+    return METHODS[cell.method].preset(cell.preset, **changed)
+
+
+def _saved_model(cell: Cell, store: CellStore, settings: Settings) -> saved.Saved | None:
+    """The model of a cell if it was saved with the same settings and its time of training."""
+    if not (_model_dir(cell, store) / "manifest.json").exists():
+        return None
+    loaded = saved.load(_model_dir(cell, store))
+    same = loaded.manifest.get("method") == _manifest(cell, _method(cell, settings))
+    return loaded if same and "seconds" in loaded.manifest else None
+
+
+def _model_dir(cell: Cell, store: CellStore) -> Path:
+    return store.folder / "models" / cell.name
+
+
+def _manifest(cell: Cell, method: Any) -> dict[str, Any]:
+    """What the manifest of a saved model says of its method."""
+    return jsonable({"name": cell.method, **asdict(method)})
 
 
 def certified(attention: Attention) -> dict[str, float | None]:
