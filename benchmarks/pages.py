@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -112,6 +112,29 @@ def grade_goal() -> str:
 def printed(dataset: str) -> str:
     """What `fgai audit` prints before and after `fgai fit`."""
     return f"```text\n{(ROOT / f'results/printed/{dataset}.txt').read_text()}```\n"
+
+
+def trials() -> str:
+    """Trials of FGAI's settings on validation nodes, means over seeds."""
+    rows = json.loads((ROOT / "results/trials.json").read_text())
+    by_trial: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_trial[row["dataset"], row["backbone"], row["trial"]].append(row)
+    head = ["dataset", "backbone", "setting", "seeds", "F1", "20x20", "strongest", "realistic", "`tree`", "`last`"]
+    body = []
+    for (dataset, backbone, name), same in sorted(by_trial.items()):
+        f1 = [
+            f"{mean(row[key] for row in same):.3f}"
+            for key in ("f1", "f1 injection-20x20", "f1 strongest", "f1 realistic")
+        ]
+        said, moved = [], []
+        for explanation in ("tree", "last"):
+            counts = Counter(row[f"{explanation}_faithful"] for row in same)
+            said.append(", ".join(f"{count} {value}" for value, count in sorted(counts.items())))
+            jsd, overlap = (mean(row[f"{explanation}_{metric}"] for row in same) for metric in ("g_jsd", "overlap"))
+            moved.append(f"{jsd:.1e} / {overlap:.2f}")
+        body.append([dataset, backbone, name, str(len(same)), *f1, *said, *moved])
+    return grid([*head, "g-JSD / V_5, `tree`", "g-JSD / V_5, `last`"], body)
 
 
 def threats() -> str:
@@ -361,6 +384,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "released-gatt": reasons.released,
     "planted": reasons.planted,
     "threats": threats,
+    "trials": trials,
     "grades": grades,
     "grade-counts": grade_counts,
     "grade-goal": grade_goal,

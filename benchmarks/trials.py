@@ -41,6 +41,16 @@ TRIALS: dict[str, Any] = {
     "degree, aimed, support, explanation 1": FGAI(adversary=PLACES, aimed=True, explanation=1.0, **SUPPORT),
     "aimed, support, explanation 1": FGAI(aimed=True, explanation=1.0, **SUPPORT),
     "degree, aimed, explanation 1": FGAI(adversary=PLACES, aimed=True, explanation=1.0),
+    "degree, aimed, support, explanation 0.2": FGAI(adversary=PLACES, aimed=True, explanation=0.2, **SUPPORT),
+    "degree, aimed, support, explanation 1, prediction 50": FGAI(
+        adversary=PLACES, aimed=True, explanation=1.0, prediction=50.0, **SUPPORT
+    ),
+    "degree, aimed, support 5, explanation 1": FGAI(
+        adversary=PLACES, aimed=True, explanation=1.0, **SUPPORT | {"similarity": 5.0}
+    ),
+    "degree, aimed, support, explanation 1, 5 steps": FGAI(
+        adversary=replace(PLACES, steps=5), aimed=True, explanation=1.0, **SUPPORT
+    ),
     "at": AdversarialTraining(),
     "at, degree": AdversarialTraining(adversary=PLACES),
 }
