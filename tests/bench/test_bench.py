@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fgai import saved
+from fgai import datasets, saved
 from fgai.bench.cells import row_per_attack
 from fgai.bench.engines import ENGINES
 from fgai.bench.plan import Cell, Column, Plan, plans
@@ -163,6 +163,26 @@ def test_another_attack_on_a_saved_model_keeps_the_rows_that_are_there(tmp_path)
     assert run(ONE, tmp_path, settings=replace(QUICK, attacks=("single-1",), epochs=3)) == [cell]
     anew = {row.attack: row for row in store.rows(cell)}
     assert {*anew} == {*after, "single-1"} and all(anew[name] != after[name] for name in after)
+
+
+def test_an_inductive_model_never_sees_a_test_node(tmp_path, monkeypatch):
+    seen: list[Any] = []
+
+    def fit(self, model, data, **settings):
+        seen.append(data)
+        return Vanilla.fit(self, model, data, **settings)
+
+    monkeypatch.setattr("fgai.bench.run._method", lambda cell, settings: Spied(epochs=2, seed=cell.seed))
+    Spied: Any = dataclass(frozen=True)(type("Spied", (Vanilla,), {"fit": fit}))
+    plan = replace(ONE, inductive=True)
+    (cell,) = run(plan, tmp_path, settings=QUICK)
+    data = loose(datasets.load("synthetic", seed=0))
+    kept = int((~data.test_mask).sum())
+    assert cell.name == "synthetic-gat-vanilla-inductive-0" and [graph.num_nodes for graph in seen] == [kept]
+    assert torch.equal(seen[0].y, data.y[~data.test_mask]) and not seen[0].test_mask.any()
+    rows = CellStore(tmp_path).rows(cell)
+    assert all(row.inductive and row.metrics["f1"] is not None for row in rows) and len(rows) == 2
+    assert list(CellStore(tmp_path).all_rows()) == []  # other tables do not count it
 
 
 def test_a_plan_runs_the_attacks_of_its_columns(tmp_path):

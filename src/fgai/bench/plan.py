@@ -18,13 +18,17 @@ REMEDY = "it needs title, seeds, backbones, methods, columns; `where` has a list
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One trained model, attacked by all attacks. `preset` is a preset of the method."""
+    """One trained model, attacked by all attacks.
+
+    `preset` is a preset of the method. An `inductive` model is trained without the test nodes and their edges.
+    """
 
     dataset: str
     backbone: str
     method: str
     seed: int
     preset: str = "default"
+    inductive: bool = False
 
     @property
     def name(self) -> str:
@@ -34,7 +38,8 @@ class Cell:
         'cora-gat-fgai-paper-0'
         """
         preset = [] if self.preset == "default" else [self.preset]
-        return "-".join([self.dataset, self.backbone, self.method, *preset, str(self.seed)])
+        inductive = ["inductive"] if self.inductive else []
+        return "-".join([self.dataset, self.backbone, self.method, *preset, *inductive, str(self.seed)])
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     where: Mapping[str, list[str]] = field(default_factory=dict)  # the datasets of a method that does not run on all
     paper: Mapping[str, Mapping[str, Mapping[str, list[float]]]] | None = None  # backbone, method, dataset
+    inductive: bool = False  # whether models are trained without the test nodes
 
     @classmethod
     def read(cls, name: str) -> Plan:
@@ -127,7 +133,8 @@ class Plan:
     def cells_of(self, dataset: str, backbone: str, method: str) -> list[Cell]:
         """The cells of one line of the table, one per seed; `method` may be `name:preset`."""
         name, _, preset = method.partition(":")
-        return [Cell(dataset, backbone, name, seed, preset or "default") for seed in range(self.seeds[dataset])]
+        seeds = range(self.seeds[dataset])
+        return [Cell(dataset, backbone, name, seed, preset or "default", self.inductive) for seed in seeds]
 
 
 def _is_name(name: str) -> bool:

@@ -32,6 +32,7 @@ class Row:
     seed: int
     metrics: Mapping[str, float | None]
     preset: str = "default"
+    inductive: bool = False
     attack: str = "none"
     seconds: float = 0.0
     peak_mb: float = 0.0
@@ -42,9 +43,9 @@ class Row:
     curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # F+ (`most`) and F- (`least`)
 
     @property
-    def key(self) -> tuple[str, str, str, str, int, str]:
+    def key(self) -> tuple[str, str, str, str, bool, int, str]:
         """The identity of a row: a new row with the same key replaces the old one."""
-        return (self.dataset, self.backbone, self.method, self.preset, self.seed, self.attack)
+        return (self.dataset, self.backbone, self.method, self.preset, self.inductive, self.seed, self.attack)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -102,9 +103,10 @@ class CellStore:
         return read_rows(self.path(cell))
 
     def all_rows(self, preset: str = "default") -> Iterator[Row]:
-        """The rows of all cells of a preset, without failed ones."""
+        """The rows of all transductive cells of a preset, without failed ones."""
         for path in sorted(self.folder.glob("*.json")):
-            yield from (row for row in read_rows(path) if row.preset == preset and not row.error)
+            rows = read_rows(path)
+            yield from (row for row in rows if row.preset == preset and not row.error and not row.inductive)
 
     def finished(self, cell: Cell, attacks: Iterable[str] = ()) -> bool:
         """Whether a cell has run without error, under at least these attacks."""

@@ -24,6 +24,7 @@ from fgai.bench.plan import Cell, Plan
 from fgai.bench.results import CellStore, Row
 from fgai.bench.tracking import Track
 from fgai.certificates import certified_radius, certified_share
+from fgai.datasets.split import without_test_nodes
 from fgai.devices import placed
 from fgai.errors import SettingError
 from fgai.files import jsonable
@@ -128,7 +129,8 @@ def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[s
         rows = rows_of_cell(cell, store, settings)
     except Exception as error:
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
-        rows = [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, preset=cell.preset, error=message)]
+        about = {"preset": cell.preset, "inductive": cell.inductive}
+        rows = [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, **about, error=message)]
     store.put(cell, rows)
 
 
@@ -141,16 +143,17 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
-        data = placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
+        train_data = _prepared(without_test_nodes(data), cell, settings) if cell.inductive else None
+        data = _prepared(data, cell, settings)
         found = {row.attack: row for row in store.rows(cell) if not row.error}
         asked = dict.fromkeys((*(settings.attacks or ()), *found))
         found = found if _saved_model(cell, store, settings) is not None else {}
-        model, method, seconds = trained(cell, data, store, settings)
+        model, method, seconds = trained(cell, data if train_data is None else train_data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
         call = saved.call_of(method)  # a defence is attacked through its own cleaning
         attacks = [name for name in asked if name not in found and name != "none"]
         clean, *attacked = (
-            replace(row, preset=cell.preset)
+            replace(row, preset=cell.preset, inductive=cell.inductive)
             for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, **about)
         )
     shares = certified(read(model, data, call=call).explanation)
@@ -177,6 +180,11 @@ def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tup
     about = {"data": cell.dataset, "method": _manifest(cell, method), "seed": cell.seed, "seconds": seconds}
     saved.save(_model_dir(cell, store), model, backbone=cell.backbone, **backbones.shape_for(data), **about)
     return model, method, seconds
+
+
+def _prepared(data: Data, cell: Cell, settings: Settings) -> Data:
+    """The graph with the inputs of the backbone, on the device."""
+    return placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
 
 
 def _method(cell: Cell, settings: Settings) -> Any:

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
+from fgai.errors import DataError
+from fgai.graph import require
 from fgai.seeding import seeded
 
 
@@ -26,6 +28,21 @@ def by_index(data: Data, train: Tensor, val: Tensor, test: Tensor) -> Data:
     for name, nodes in (("train_mask", train), ("val_mask", val), ("test_mask", test)):
         data[name] = torch.zeros(int(data.num_nodes or 0), dtype=torch.bool).index_fill_(0, nodes, True)
     return data
+
+
+def without_test_nodes(data: Data) -> Data:
+    """Return the graph without the nodes in `test_mask` and their edges, for inductive training.
+
+    >>> data = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 2], [1, 0, 1]]), y=torch.arange(3))
+    >>> data.test_mask = torch.tensor([False, False, True])
+    >>> without_test_nodes(data)
+    Data(x=[2, 3], edge_index=[2, 2], y=[2], test_mask=[2])
+    """
+    if "edge_label_index" in data:
+        raise DataError(
+            "this graph is for link prediction, and inductive training needs labelled nodes; use another one"
+        )
+    return data.subgraph(~require(data, "test_mask"))
 
 
 def split_links(data: Data, seed: int) -> Data:
