@@ -127,13 +127,13 @@ def trials() -> str:
             f"{mean(row[key] for row in same):.3f}"
             for key in ("f1", "f1 injection-20x20", "f1 strongest", "f1 realistic")
         ]
-        said, moved = [], []
+        graded, changed = [], []
         for explanation in ("tree", "last"):
             counts = Counter(row[f"{explanation}_faithful"] for row in same)
-            said.append(", ".join(f"{count} {value}" for value, count in sorted(counts.items())))
+            graded.append(", ".join(f"{count} {value}" for value, count in sorted(counts.items())))
             jsd, overlap = (mean(row[f"{explanation}_{metric}"] for row in same) for metric in ("g_jsd", "overlap"))
-            moved.append(f"{jsd:.1e} / {overlap:.2f}")
-        body.append([dataset, backbone, name, str(len(same)), *f1, *said, *moved])
+            changed.append(f"{jsd:.1e} / {overlap:.2f}")
+        body.append([dataset, backbone, name, str(len(same)), *f1, *graded, *changed])
     return grid([*head, "g-JSD / V_5, `tree`", "g-JSD / V_5, `last`"], body)
 
 

@@ -46,7 +46,7 @@ TRIALS: dict[str, Any] = {
         adversary=PLACES, aimed=True, explanation=1.0, prediction=50.0, **SUPPORT
     ),
     "degree, aimed, support 5, explanation 1": FGAI(
-        adversary=PLACES, aimed=True, explanation=1.0, **SUPPORT | {"similarity": 5.0}
+        adversary=PLACES, aimed=True, explanation=1.0, **{**SUPPORT, "similarity": 5.0}
     ),
     "degree, aimed, support, explanation 1, 5 steps": FGAI(
         adversary=replace(PLACES, steps=5), aimed=True, explanation=1.0, **SUPPORT
@@ -82,8 +82,8 @@ def row(cell: Cell, name: str, model: nn.Module, data: Data) -> dict[str, Any]:
         attack = THREATS["explanation"]
         for explanation in ("last", "tree"):
             trial = replace(clean, explanation=explanation)
-            moved = measure(attacked_trial(attack.adversary, f"attention-divergence:{explanation}", trial, cell.seed))
-            values |= {f"{explanation}_g_jsd": moved["g_jsd"], f"{explanation}_overlap": moved["overlap"]}
+            changed = measure(attacked_trial(attack.adversary, f"attention-divergence:{explanation}", trial, cell.seed))
+            values |= {f"{explanation}_g_jsd": changed["g_jsd"], f"{explanation}_overlap": changed["overlap"]}
     return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
 
 
