@@ -23,7 +23,7 @@ from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
 from fgai.calling import Call, call_by_signature
-from fgai.certificates import Deletions, Links, Voted, certify_against
+from fgai.certificates import Deletions, Links, Voted, certify
 from fgai.files import write_json
 from fgai.graph import delete_edges, require
 from fgai.methods import Vanilla
@@ -77,9 +77,9 @@ def cells(model: nn.Module, data: Data, missing: list[tuple[str, int, int]]) -> 
     """Yield a row for each missing cell; one proof serves all budgets."""
     for (against, groups), group in groupby(missing, key=lambda cell: cell[:2]):
         if against == "links":
-            proof = certify_against(Voted(model, groups), data, Links(max(LINKS)))
+            proof = certify(Voted(model, groups), data, against=Links(max(LINKS)))
         else:
-            proof = certify_against(model, data, Deletions(max(DELETED)))
+            proof = certify(model, data, against=Deletions(max(DELETED)))
         for *_, budget in group:
             yield {"against": against, "groups": groups, "budget": budget, "how": proof.how, **proof.shares(budget)}
 

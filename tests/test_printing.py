@@ -6,7 +6,7 @@ import torch
 import fgai
 from fgai import datasets
 from fgai.adversaries import gains
-from fgai.certificates import Links, certify_against
+from fgai.certificates import Links
 from fgai.reading import Reader
 from reports import ATTACK, comparison
 from worlds import community, model_of, trained
@@ -27,7 +27,7 @@ def returned():
         attacked,
         attacked.perturbation,
     )
-    yield from (proof, proof.beta2, certify_against(model, graph, Links(1)))
+    yield from (proof, proof.beta2, fgai.certify(model, graph, against=Links(1)))
     yield from (audited, audited.worst(3), audited.grades, audited.curves, audited.views[0], audited.attacked["f1"])
     yield from (audited.faithfulness, audited.faithfulness.necessity, comparison(), comparison().agreement["other"])
     yield fgai.Vanilla(epochs=3).fit(model_of("gat", graph), graph)

@@ -26,6 +26,7 @@ from fgai.auditing import Comparison as Comparison
 from fgai.auditing import audit as audit
 from fgai.auditing import compare as compare
 from fgai.certificates import Certificate as Certificate
+from fgai.certificates import Voted as Voted
 from fgai.certificates import certify as certify
 from fgai.errors import FGAIError as FGAIError
 from fgai.explainer import AttentionExplainer as AttentionExplainer

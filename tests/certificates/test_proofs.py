@@ -10,12 +10,13 @@ from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from fgai import AttentionBall, backbones, datasets, read
 from fgai.certificates import (
+    Certificate,
     Deletions,
     Features,
     Injection,
     Links,
     Voted,
-    certify_against,
+    certify,
     cloned_overlap,
     cloned_weight,
     ordered_overlap,
@@ -78,7 +79,7 @@ def test_no_one_or_two_deleted_links_change_a_certified_class(layer, loops):
     certified = fell = 0
     for _ in range(6):
         model, data = Two(layer, add_self_loops=loops).eval(), graph()
-        budget = certify_against(model, data, Deletions(2)).budget
+        budget = certify(model, data, against=Deletions(2)).budget
         for node in range(len(data.x)):
             for links in (1, 2):
                 broken = falls(model, data, node, links)
@@ -93,7 +94,7 @@ def test_no_single_deletion_breaks_a_certificate_of_a_trained_model():
     data = datasets.load("synthetic")
     with torch.enable_grad():
         model = Vanilla(epochs=40).fit(backbones.build("gat", data), data).model
-    budget = certify_against(model, data, Deletions(1)).budget
+    budget = certify(model, data, against=Deletions(1)).budget
     assert (budget >= 1).double().mean() > 0.5
     for node in data.test_mask.nonzero().flatten()[:15].tolist():
         assert not (budget[node] >= 1 and falls(model, data, node, 1))
@@ -105,7 +106,7 @@ def test_deletions_in_one_layer_are_exact():
     for layer in (GATConv, GATv2Conv):
         for _ in range(6):
             model, data = layer(4, 3).eval(), graph()
-            proof = certify_against(model, data, Deletions(2))
+            proof = certify(model, data, against=Deletions(2))
             assert proof.how == "exact"
             for node in range(len(data.x)):
                 assert [bool(proof.budget[node] >= q) for q in (1, 2)] == [
@@ -157,7 +158,7 @@ def test_no_injection_changes_a_certified_class_or_evicts_a_certified_member(tou
         model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=0.2, high=0.6)
         for nodes in (1, 2):
             allowed = Injection(nodes, box=(0.2, 0.6), neighbours=touched)
-            proof = certify_against(model, data, allowed, k=3)
+            proof = certify(model, data, against=allowed, k=3)
             clean, wide, victims = cases(data, allowed, 40, generator)
             before, after = read(model, clean), read(model, wide)
             changed = before.logits[victims].argmax(1) != after.logits[victims].argmax(1)
@@ -197,7 +198,7 @@ def test_no_move_of_the_features_changes_a_certified_class(layer, loops):
         settings, data = {"add_self_loops": loops}, graph()
         model = (Two(layer, scale=0.3, **settings) if deep else layer(4, 3, **settings)).eval()
         for radius in (0.02, 0.1, 0.4):
-            proof = certify_against(model, data, Features(radius))
+            proof = certify(model, data, against=Features(radius))
             many = 400
             step = radius * (2 * torch.rand(many, *data.x.shape) - 1)
             step[::2] = radius * step[::2].sign()
@@ -289,11 +290,11 @@ def test_what_is_not_known_says_none_and_why():
         (GATConv(data.x.size(1), 4, heads=2), data, Deletions(1), "several heads"),
     ]
     for model, on, against, why in cases:
-        proof = certify_against(model, on, against)
+        proof = certify(model, on, against=against)
         assert proof.how == "none" and why in proof.reason
         assert not proof.certified().any() and proof.shares()["certified"] == 0.0
     with pytest.raises(SettingError, match="no perturbation set"):
-        certify_against(gat, data, loose("links"))
+        certify(gat, data, against=loose("links"))
 
 
 def test_more_than_an_activation_between_the_layers_is_recognised():
@@ -336,7 +337,7 @@ def test_a_set_of_perturbations_without_sense_is_refused():
 def test_shares_stand_beside_the_plain_model_and_the_one_without_links():
     data = datasets.load("synthetic")
     model = backbones.build("gat", data)
-    proof = certify_against(Voted(model, 5), data, Links(2))
+    proof = certify(Voted(model, 5), data, against=Links(2))
     shares = proof.shares()
     test, plain = data.test_mask, model.eval()(data.x, data.edge_index).argmax(1)
     alone = model(data.x, data.edge_index[:, :0]).argmax(1)
@@ -352,6 +353,22 @@ def test_shares_stand_beside_the_plain_model_and_the_one_without_links():
 
 def test_the_attention_ball_has_the_same_words():
     data = datasets.load("synthetic")
-    proof = certify_against(backbones.build("gat", data), data, AttentionBall(0.01), k=3)
+    proof = certify(backbones.build("gat", data), data, against=AttentionBall(0.01), k=3)
     assert (proof.how, proof.overlap_how) == ("bound", "exact")
     assert proof.overlap.shape == proof.budget.shape == (data.num_nodes,)
+
+
+def test_without_an_attacker_the_answer_is_the_certificate_of_the_attention():
+    data = datasets.load("synthetic")
+    model = backbones.build("gat", data)
+    assert isinstance(certify(model, data, k=3, steps=1), Certificate)
+    proof = loose(certify(model, data, against=AttentionBall(0.01), k=3))
+    certificate = loose(certify(model, data, k=3, radius=0.01, steps=1))
+    assert torch.equal(proof.overlap, certificate.beta2.values)
+    assert torch.equal(proof.budget, certificate.class_radius.nextafter(torch.zeros(1).double()))
+
+
+@pytest.mark.parametrize("setting", [{"radius": 0.1}, {"norm": "l2"}, {"steps": 1}, {"vanilla": nn.Identity()}])
+def test_a_setting_of_the_certificate_is_refused_beside_an_attacker(setting):
+    with pytest.raises(SettingError, match=f"{next(iter(setting))} and against=Links"):
+        loose(certify)(nn.Identity(), graph(), against=Links(1), **setting)

@@ -18,13 +18,14 @@ from inputs import (
     model,
 )
 from torch_geometric.explain import Explainer
-from verdicts import unsound_audit, unsound_certificate, unsound_fit
+from verdicts import unsound_audit, unsound_certificate, unsound_fit, unsound_proof
 
 import fgai
 from fgai import backbones, datasets, large, methods, report
 from fgai.adversaries import ADVERSARIES, GAINS, NodeInjection, Perturbation
 from fgai.auditing import sanity
 from fgai.backbones import BACKBONES
+from fgai.certificates import Deletions, Features, Injection, Links
 from fgai.datasets import DATASETS
 from fgai.explanations import EXPLANATIONS
 from fgai.methods import METHODS, Batches
@@ -66,6 +67,21 @@ def _certify(rng):
     for name in rng.sample(sorted({*given, "norm"}), rng.choice((0, 0, 1, 2))):
         given[name] = rng.choice({"k": (*COUNTS, *NUMBERS), "radius": NUMBERS, "steps": FEW, "norm": WORDS}[name])
     return lambda: fgai.certify(net, data, before, **given)
+
+
+def _voted(rng):
+    """A proof against a hostile set, of votes or of the model itself."""
+    net, data = either(rng) if rng.random() < 0.7 else (model(), graph())
+    groups, size = rng.choice((0, 1, 3, 3, 3)), rng.choice((1, 1, *FEW, *NUMBERS))
+    box = rng.choice(((-9.0, 9.0), (-9.0, 9.0), (1.0, -1.0), (float("nan"), 1.0), (0.0, 1e308)))
+    make = rng.choice(
+        (
+            *[lambda: Links(size), lambda: Deletions(size), lambda: Injection(size, box), lambda: Features(size)],
+            lambda: fgai.AttentionBall(size),
+        )
+    )
+    voted = rng.random() < 0.6
+    return lambda: fgai.certify(fgai.Voted(net, groups) if voted else net, data, against=make(), k=2)
 
 
 def _read(rng):
@@ -272,6 +288,7 @@ CALLS = [
     call("fgai.audit", _audit, unsound_audit, cost=60),
     call("fgai.compare", _compare, unsound_audit, cost=120),
     call("fgai.certify", _certify, unsound_certificate, cost=20),
+    call("fgai.Voted", _voted, unsound_proof, cost=20),
     call("fgai.Reader", _reader, cost=3),
     call("fgai.accelerated", _accelerated, cost=3),
     call("fgai.open_reader", _open_reader, cost=3),
@@ -302,7 +319,8 @@ RECORDS = {  # what calls return; nobody fills them by hand
 TRIED = {  # names of `fgai.__all__` whose targets above have other names
     **{kind.__name__: f"adversary {name}" for name, kind in ADVERSARIES.items()},
     **{kind.__name__: f"method {name}" for name, kind in METHODS.items()},
-    **{name: f"fgai.{name}" for name in ("read", "audit", "compare", "certify", "Reader", "accelerated", "Tap")},
+    **{name: f"fgai.{name}" for name in ("read", "audit", "compare", "certify", "Voted", "Reader")},
+    **{name: f"fgai.{name}" for name in ("accelerated", "Tap")},
     **{name: f"fgai.{name}" for name in ("AttentionExplainer", "Perturbation", "open_reader", "measure_faithfulness")},
 }
 

@@ -51,6 +51,13 @@ def unsound_certificate(certificate):
     return ""
 
 
+def unsound_proof(proof):
+    """Budgets are numbers of at least 0, and where nothing is proved, nothing is certified."""
+    if bool(proof.budget.isnan().any()) or bool((proof.budget < 0).any()):
+        return "a budget that is no number"
+    return "something certified by nothing" if proof.how == "none" and bool((proof.budget > 0).any()) else ""
+
+
 def unsound_weights(model):
     """No parameter and no buffer of a model that is returned is NaN or infinite."""
     for name, tensor in model.state_dict().items():

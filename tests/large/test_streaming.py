@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch_geometric.nn import GATConv, TransformerConv
 
-from fgai import FGAI, NodeInjection, Vanilla, certify, datasets, read
+from fgai import FGAI, NodeInjection, Vanilla, Voted, certify, datasets, read
 from fgai.backbones import build
-from fgai.certificates import certified_radius
+from fgai.certificates import Deletions, Links, certified_radius
 from fgai.datasets.split import split_nodes
 from fgai.errors import CallError, UnknownNameError
 from fgai.large import (
@@ -170,6 +170,17 @@ def test_certificates_of_batches_are_those_of_the_graph(models):
     torch.testing.assert_close(parts.class_radius, whole.class_radius, atol=1e-5, rtol=1e-4)
     close(parts.earlier["conv1"].tvd, whole.earlier["conv1"].tvd)
     assert parts.median == pytest.approx(whole.median, abs=1e-5)
+
+
+@pytest.mark.parametrize("against", [Links(1), Deletions(1)])
+def test_proofs_of_batches_are_those_of_the_graph(models, against):
+    model = Voted(models[1], groups=5) if isinstance(against, Links) else models[1]
+    whole = certify(model, DATA, against=against)
+    parts = certify_batches(model, full_neighbour_loader(DATA, hops=2, batch=300), against=against)
+    assert (parts.how, parts.reason) == (whole.how, whole.reason)
+    for name in ("prediction", "budget", "label", "test", "plain", "without_links"):
+        assert torch.equal(getattr(parts, name), getattr(whole, name)), name
+    assert parts.shares() == whole.shares() and whole.shares()["certified"]
 
 
 def test_certified_radii_stream_layer_by_layer(models):

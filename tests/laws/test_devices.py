@@ -267,7 +267,11 @@ def test_an_audit_and_a_comparison(device):
 
 CERTIFICATES = {
     "certify": lambda model, data: [
-        certificate.certify(model, data, copy.deepcopy(model), 3, 0.1, norm=norm, steps=2) for norm in ("l1", "linf")
+        *(
+            certificate.certify(model, data, copy.deepcopy(model), 3, 0.1, norm=norm, steps=2)
+            for norm in ("l1", "linf")
+        ),
+        *proofs_against(model, data),
     ],
     "interval_bounds": lambda model, data: certificate.interval_bounds(Reader(model), data, 0.01),
     "prediction_bound": lambda model, data: certificate.prediction_bound(Reader(model), data, "l2"),
@@ -280,7 +284,6 @@ CERTIFICATES = {
     "certified_share": lambda model, data: certificate.certified_share(
         certificate.certified_radius(read(model, data).explanation, 3), 0.01
     ),
-    "certify_against": lambda model, data: proofs_against(model, data),
     "ordered_overlap": lambda model, data: certificate.ordered_overlap(
         read(model, data).explanation.mean_heads(), 3, nodes=1
     ),
@@ -301,7 +304,7 @@ def proofs_against(model, data):
         (certificate.Voted(gat, 5), certificate.Links(1)),
         (model, certificate.Deletions(1)),
     ]
-    made = [certificate.certify_against(each, data, threat, k=3) for each, threat in cases]
+    made = [certificate.certify(each, data, against=threat, k=3) for each, threat in cases]
     assert [proof.how for proof in made] == ["bound", "none", "bound", "bound", "vote", "none"]
     return [(proof, proof.shares(), proof.text()) for proof in made]
 

@@ -1,9 +1,7 @@
-"""Certificates: how far attention can be perturbed before its top k, or the predicted class, changes.
+"""Certificates: what an attacker of the attention, or of the graph, cannot change. `certify` is the entry."""
 
-`certify` is about perturbed attention (w + rho, w + delta), `certify_against` about an attacker of the graph.
-"""
-
-from fgai.certificates.against import certify_against
+from fgai.adversaries import AttentionBall
+from fgai.certificates.certify import certify
 from fgai.certificates.explanation import (
     certified_radius,
     certified_share,
@@ -16,10 +14,11 @@ from fgai.certificates.order import cloned_overlap, cloned_weight, ordered_overl
 from fgai.certificates.perturbation_sets import Deletions, Features, Injection, Links
 from fgai.certificates.prediction import PredictionBound, prediction_bound
 from fgai.certificates.proof import Proof
-from fgai.certificates.record import Certificate, certify
+from fgai.certificates.record import Certificate
 from fgai.certificates.votes import Voted, Votes
 
 __all__ = [
+    "AttentionBall",
     "Certificate",
     "Deletions",
     "Features",
@@ -33,7 +32,6 @@ __all__ = [
     "certified_radius",
     "certified_share",
     "certify",
-    "certify_against",
     "cloned_overlap",
     "cloned_weight",
     "eviction_costs",

@@ -30,47 +30,18 @@ from fgai.reading import open_reader, read
 from fgai.settings import check_whole
 
 
-def certify_against(
-    model: nn.Module, data: Data, against: PerturbationSet, *, k: int = 10, call: Call | None = None
-) -> Proof:
+def prove(model: nn.Module, data: Data, against: PerturbationSet, k: float, call: Call | None) -> Proof:
     """Prove up to which budget of an attacker the class of each node or pair does not change.
 
-    | against | model | how |
-    | --- | --- | --- |
-    | `Links` | `Voted(model)`, any model | vote |
-    | `Deletions` | one or two layers of GATConv or GATv2Conv; or `Voted` | exact for one layer, else bound; or vote |
-    | `Injection` | two layers of GATConv | bound |
-    | `Features` | one or two layers of GATConv or GATv2Conv | bound |
-    | `AttentionBall` | any with attention | class: bound; explanation: exact |
-
-    Args:
-        model: A trained model, or a `Voted` one.
-        data: The graph.
-        against: What the attacker may change.
-        k: Size of the top k of the explanation, a number of neighbours.
-        call: How to call the model, see `fgai.Reader`.
-
-    Returns:
-        The proof. If no bound is known, `how` is "none", `reason` is the cause, and nothing is certified.
-
-    Raises:
-        SettingError: `against` or k is invalid.
-        DataError: The graph is invalid.
-        CallError: The model cannot be called on the graph, or does not return logits.
-
-    >>> from fgai import backbones, datasets
-    >>> data = datasets.load("synthetic")
-    >>> proof = certify_against(Voted(backbones.build("gat", data), groups=5), data, Links(1))
-    >>> proof.how, proof.budget.shape
-    ('vote', torch.Size([1000]))
+    See `fgai.certify` for the arguments. If no bound is known, `how` is "none", and `reason` is the cause.
     """
     if type(against) not in _PROVE:
         raise SettingError(f"{against!r} is no perturbation set; give one of {[kind.__name__ for kind in _PROVE]}")
     check_whole(1, k=k)
     data = one_graph(data, masks=("test_mask",))
-    prove = _VOTES if isinstance(model, Voted) else _PROVE
+    provers = _VOTES if isinstance(model, Voted) else _PROVE
     try:
-        proof = prove[type(against)](model, data, against, k, call)
+        proof = provers[type(against)](model, data, against, int(k), call)
     except NoBoundError as error:
         proof = Proof(against, "none", str(error), *_zero_budget(model, data, call))
     return _on_one_device(_add_baselines(proof, model, data, call))
@@ -136,9 +107,7 @@ def _features(model: nn.Module, data: Data, against: Any, k: int, call: Call | N
 
 
 def _links_unvoted(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
-    raise NoBoundError(
-        "no bound is known for links that change anywhere; wrap the model: fgai.certificates.Voted(model)"
-    )
+    raise NoBoundError("no bound is known for links that change anywhere; wrap the model: fgai.Voted(model)")
 
 
 def _votes_unsupported(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:

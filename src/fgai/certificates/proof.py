@@ -1,4 +1,4 @@
-"""The record of `certify_against`: what is proved about each node or pair against one perturbation set."""
+"""The record of `certify(..., against=...)`: what is proved about each node or pair against one perturbation set."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from torch_geometric.data import Data
 from fgai.adversaries import GAINS, AttentionBall
 from fgai.attention import Attention
 from fgai.certificates.explanation import (
-    CERTIFIED_TOP,
     Norm,
     certified_radius,
     certified_share,
@@ -191,43 +190,19 @@ def file_kind(path: Path) -> str:
     return checked_suffix(path, (".json", ".txt"), "a certificate")
 
 
-def certify(
+def attention_certificate(
     model: nn.Module,
     data: Data,
-    vanilla: nn.Module | None = None,
-    k: int | float = CERTIFIED_TOP,
-    radius: float = 0.05,
-    *,
-    norm: Norm = "l1",
-    steps: int = 10,
-    call: Call | None = None,
+    vanilla: nn.Module | None,
+    k: int | float,
+    radius: float,
+    norm: Norm,
+    steps: int,
+    call: Call | None,
 ) -> Certificate:
-    """Check the four conditions of the definition for each node.
+    """Check the four conditions of the definition for each node; see `fgai.certify` for the arguments.
 
-    The tensors of a certificate are float64: on the device of the graph, or on the CPU if that device has no float64.
-
-    Args:
-        model: The model to certify.
-        data: The graph.
-        vanilla: The model before faithful training; without it there is no beta1 and no alpha1.
-        k: Size of the top k: a number of neighbours, or a fraction of them.
-        radius: Largest norm of the attention perturbation, for each node and head.
-        norm: `l1`, `l2` or `linf`.
-        steps: Steps of an `AttentionBall` attack of the same radius; its result is reported beside the bound alpha2.
-        call: How to call the model, see `Reader`.
-
-    Returns:
-        The certificate.
-
-    Raises:
-        SettingError: If a setting is out of range.
-        NotFiniteError: If logits or attention are not finite.
-
-    >>> from fgai import backbones, datasets
-    >>> data = datasets.load("synthetic")
-    >>> certificate = certify(backbones.build("gat", data), data, k=3, steps=1)
-    >>> certificate.beta2.how, certificate.alpha2.how
-    ('exact', 'bound')
+    The tensors are float64: on the device of the graph, or on the CPU if that device has no float64.
     """
     check_top(k)
     ball = AttentionBall(radius, norm, steps=steps)  # checks its settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from fgai.adversaries import Adversary, NodeInjection
 from fgai.attention import Attention
 from fgai.auditing import Estimate
 from fgai.calling import Call
-from fgai.certificates import Certificate, IntervalBound, certify
+from fgai.certificates import Certificate, IntervalBound, Proof, certify
+from fgai.certificates.perturbation_sets import PerturbationSet
 from fgai.certificates.record import Condition
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
@@ -24,6 +25,8 @@ from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_whole
 from fgai.training.data import num_seed_nodes
 from fgai.trial import Trial, attacked_trial, clean_trial
+
+RECORDS = (Certificate, Condition, IntervalBound, Proof)  # their tensors have a row for each node
 
 
 @dataclass(frozen=True)
@@ -163,18 +166,39 @@ def _seed_node_trial(read: Reader, batch: Data) -> Trial:
     return replace(trial, clean=clean, y=trial.y[:seed_nodes], eval_mask=trial.eval_mask[:seed_nodes])
 
 
+@overload
+def certify_batches(
+    model: nn.Module,
+    loader: Iterable[Data],
+    vanilla: nn.Module | None = None,
+    *,
+    against: None = None,
+    **settings: Any,
+) -> Certificate: ...
+
+
+@overload
+def certify_batches(
+    model: nn.Module, loader: Iterable[Data], *, against: PerturbationSet, **settings: Any
+) -> Proof: ...
+
+
 def certify_batches(
     model: nn.Module, loader: Iterable[Data], vanilla: nn.Module | None = None, **settings: Any
-) -> Certificate:
-    """Return the certificate of all seed nodes, in the order of the loader.
+) -> Certificate | Proof:
+    """Return what `certify` proves about all seed nodes, in the order of the loader.
 
-    It equals that of `certify` on the full graph if the seed nodes have their full neighbourhoods.
+    It equals that of `certify` on the full graph if the seed nodes have their full neighbourhoods. Votes hash the
+    node numbers in the full graph, which a loader writes as `n_id`.
 
     Args:
-        model: The model to certify.
+        model: The model to certify, or a `Voted` one.
         loader: A loader of full neighbourhoods (`full_neighbour_loader`).
         vanilla: The model that `model` was re-trained from, if any.
-        **settings: Settings of `certify`.
+        **settings: Settings of `certify`, such as `against`.
+
+    Returns:
+        A `Proof` with `against`, else a `Certificate`.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.large import full_neighbour_loader
@@ -187,7 +211,11 @@ def certify_batches(
     parts = [_head(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
     if not parts:
         raise DataError("the loader gave no batch; give it seed nodes")
-    return _concat(parts)
+    proof = _concat(parts)
+    if not isinstance(proof, Proof):
+        return proof
+    proved = next((part for part in parts if part.how != "none"), parts[0])  # some batch has no certified node
+    return replace(proof, how=proved.how, reason=proved.reason)
 
 
 def _head(value: Any, nodes: int) -> Any:
@@ -196,7 +224,7 @@ def _head(value: Any, nodes: int) -> Any:
         return value[:nodes]
     if isinstance(value, dict):
         return {name: _head(part, nodes) for name, part in value.items()}
-    if isinstance(value, Certificate | Condition | IntervalBound):
+    if isinstance(value, RECORDS):
         return replace(value, **{f.name: _head(getattr(value, f.name), nodes) for f in fields(value)})
     return value
 
@@ -204,11 +232,13 @@ def _head(value: Any, nodes: int) -> Any:
 def _concat(parts: list[Any]) -> Any:
     """Return one record with the rows of all; other entries are those of the first."""
     first = parts[0]
+    if any(part is None for part in parts):
+        return None
     if isinstance(first, torch.Tensor):
         return torch.cat(parts)
     if isinstance(first, dict):
         return {name: _concat([part[name] for part in parts]) for name in first}
-    if isinstance(first, Certificate | Condition | IntervalBound):
+    if isinstance(first, RECORDS):
         values = {f.name: _concat([getattr(part, f.name) for part in parts]) for f in fields(first)}
         return replace(first, **values)
     return first
