@@ -1,5 +1,6 @@
 """Proofs about a model as it is: deletions, injections, the order of the top k, clones; by enumeration and attack."""
 
+import json
 from itertools import combinations
 
 import pytest
@@ -15,6 +16,7 @@ from fgai.certificates import (
     Features,
     Injection,
     Links,
+    Proof,
     Voted,
     certify,
     cloned_overlap,
@@ -24,7 +26,7 @@ from fgai.certificates import (
 from fgai.certificates.chain import NoBoundError, parse_chain
 from fgai.certificates.features import mean_bounds
 from fgai.certificates.injections import StateBounds, injected_states, two_layers
-from fgai.errors import SettingError
+from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
 from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
@@ -372,3 +374,46 @@ def test_without_an_attacker_the_answer_is_the_certificate_of_the_attention():
 def test_a_setting_of_the_certificate_is_refused_beside_an_attacker(setting):
     with pytest.raises(SettingError, match=f"{next(iter(setting))} and against=Links"):
         loose(certify)(nn.Identity(), graph(), against=Links(1), **setting)
+
+
+def by_hand(**given):
+    """Four items: budgets 0, 1, 2, 2; the third is predicted wrongly, the first is not tested."""
+    tensors = {"prediction": [0, 1, 0, 1], "budget": [0, 1, 2, 2], "label": [0, 1, 1, 1], "plain": [1, 1, 1, 1]}
+    tensors |= {"without_links": [0, 0, 0, 1], "test": [False, True, True, True]} | given
+    return loose(Proof)(Links(2), "vote", "counted", **{name: torch.tensor(one) for name, one in tensors.items()})
+
+
+def test_the_curve_is_the_share_of_the_items_at_each_budget():
+    known = {"accuracy": 2 / 3, "plain": 1.0, "without_links": 1 / 3}
+    one, two = by_hand().curve()
+    assert one == pytest.approx({"budget": 1, "certified": 1.0, "certified_and_right": 2 / 3, **known})
+    assert two == pytest.approx({"budget": 2, "certified": 2 / 3, "certified_and_right": 1 / 3, **known})
+    assert [row["certified"] for row in by_hand().curve([3, 0])] == [0.0, 1.0]
+
+
+def test_a_proof_says_in_a_sentence_what_it_says_in_json_and_in_a_file(tmp_path):
+    proof = by_hand(overlap=[0.25, 0.75, 1.0, float("nan")])
+    expected = (
+        "No 2 changed links can change the class of 66.7% of the test items, and 33.3% are certified and right (vote)."
+    )
+    assert proof.sentence() == expected and str(proof).startswith(expected)
+    assert "accuracy of the model on the graph without links" in str(proof)
+    assert repr(proof).startswith("Proof(Links(links=2), vote, 4 items: certified 0.667, certified and right 0.333")
+    for name in ("p.json", "p.txt"):
+        proof.save(tmp_path / name)
+    assert (tmp_path / "p.txt").read_text() == str(proof) + "\n"
+    saved = json.loads((tmp_path / "p.json").read_text())
+    assert saved["against"] == {"name": "Links", "links": 2}
+    assert saved["curve"] == proof.curve() and saved["overlap"] == pytest.approx(2 / 3)
+    with pytest.raises(DataError, match=r"\.json or \.txt"):
+        proof.save(tmp_path / "p.html")
+
+
+def test_a_proof_says_what_is_known_of_one_item():
+    proof = by_hand(overlap=[0.25, 0.75, 1.0, 1.0])
+    known = {"prediction": 0, "right": False, "budget": 2, "how": "vote", "overlap": 1.0, "overlap_how": "none"}
+    assert proof.item(2) == known
+    assert proof.item(0)["how"] == "none"
+    assert Proof(Links(1), "none", "no votes", torch.zeros(1), torch.zeros(1)).sentence() == (
+        "Nothing is proved against 1 changed link: no votes."
+    )

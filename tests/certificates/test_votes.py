@@ -267,3 +267,34 @@ def test_calibration_takes_the_groups_that_certify_most_on_the_validation_nodes(
     chosen = Voted(model).calibrate(data, links=5, groups=(3, 11, 25))
     assert chosen.groups in (11, 25)  # 3 votes cannot survive 5 links
     assert chosen.model is model
+
+
+def test_calibration_never_sees_a_label_outside_the_validation_nodes(trained):
+    model, data = trained
+    options, links = (3, 7, 11, 25), 1
+
+    def certified_and_right(groups):
+        """The validation nodes whose label leads every other class by more than twice the links."""
+        parts = Voted(model, groups).graphs(data)
+        answers = torch.stack([model(part.x, part.edge_index).argmax(1) for part in parts], dim=1)
+        total = 0
+        for node in data.val_mask.nonzero().flatten().tolist():
+            count, own = answers[node].bincount(minlength=4).tolist(), int(data.y[node])
+            total += all(count[own] - count[c] - (c < own) >= 2 * links for c in range(4) if c != own)
+        return total
+
+    scores = {groups: certified_and_right(groups) for groups in options}
+    best = max(scores, key=lambda groups: scores[groups])
+    assert sorted(scores.values())[-2] < scores[best]
+    assert best != 25
+    other = data.clone()
+    other.y = torch.where(data.val_mask, data.y, Voted(model, 25).votes(data).prediction)  # all others speak for 25
+    for graph in (data, other):
+        assert Voted(model).calibrate(graph, links, options).groups == best
+
+
+def test_calibration_without_a_choice_is_refused(trained):
+    model, data = trained
+    for graph, groups in ((data, ()), (Data(**{**data.to_dict(), "val_mask": torch.zeros(1000).bool()}), (3,))):
+        with pytest.raises(SettingError, match="at least one"):
+            Voted(model).calibrate(graph, groups=groups)

@@ -92,6 +92,30 @@ class Features:
 PerturbationSet = Links | Deletions | Injection | Features | AttentionBall
 
 
+def phrase(against: PerturbationSet) -> str:
+    """Return what the attacker does, as the subject of a sentence.
+
+    >>> phrase(Links(3)), phrase(Injection(1, (0.0, 1.0), neighbours=2))
+    ('3 changed links', '1 injected node (features in [0, 1], at 2 neighbours, too)')
+    """
+    match against:
+        case Links(count):
+            return _count(count, "changed link")
+        case Deletions(count):
+            return f"{_count(count, 'deleted link')} of the item"
+        case Injection(count, (low, high), neighbours):
+            also = f", at {_count(neighbours, 'neighbour')}, too" if neighbours else ""
+            return f"{_count(count, 'injected node')} (features in [{low:g}, {high:g}]{also})"
+        case Features(radius):
+            return f"change of each feature by at most {radius:g}"
+        case AttentionBall(radius, norm):
+            return f"change of the attention by at most {radius:g} ({norm})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def size_of(against: PerturbationSet) -> float:
     """Return the budget of a perturbation set in its unit.
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from torch import Tensor
 
-from fgai.certificates.perturbation_sets import PerturbationSet, size_of
-from fgai.printing import short_repr
+from fgai.adversaries import AttentionBall
+from fgai.certificates.perturbation_sets import Features, PerturbationSet, phrase, size_of
+from fgai.files import atomic_write, checked_suffix, jsonable
 
 How = Literal["exact", "bound", "vote", "none"]
+FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # of a radius, for the curve
+BASELINES = {  # what a certified share must be read with
+    "accuracy": "accuracy of the certified classifier",
+    "plain": "accuracy of the model itself",
+    "without_links": "accuracy of the model on the graph without links, which no link can attack",
+}
 
 
 @dataclass(frozen=True)
@@ -69,22 +79,94 @@ class Proof:
             "without_links": self._share(self._right(self.without_links)),
         }
 
+    def curve(self, budgets: Sequence[float] | None = None) -> list[dict[str, float | None]]:
+        """Return the shares over the budget.
+
+        Args:
+            budgets: Budgets in the unit of `against`. By default all whole numbers up to the largest certified budget;
+                for distances, multiples of that of `against`.
+
+        Returns:
+            A row for each budget: `budget`, and the entries of `shares`.
+        """
+        chosen = self._budgets() if budgets is None else budgets
+        return [{"budget": budget, **self.shares(budget)} for budget in chosen]
+
+    def item(self, index: int) -> dict[str, Any]:
+        """Return what is proved about one node or pair: the class and its budget, the overlap, how each is known."""
+        budget, overlap = self.budget[index].item(), None if self.overlap is None else float(self.overlap[index])
+        right = self._right(self.prediction)
+        return {
+            "prediction": int(self.prediction[index]),
+            "right": None if right is None else bool(right[index]),
+            "budget": budget,
+            "how": self.how if budget > 0 else "none",
+            "overlap": overlap,
+            "overlap_how": self.overlap_how,
+        }
+
+    def sentence(self) -> str:
+        """Return the result as one sentence."""
+        if self.how == "none":
+            return f"Nothing is proved against {phrase(self.against)}: {self.reason}."
+        shares, items = self.shares(), "items" if self.test is None else "test items"
+        right = shares["certified_and_right"]
+        more = "" if right is None else f", and {right:.1%} are certified and right"
+        share = "an unknown share" if shares["certified"] is None else f"{shares['certified']:.1%}"
+        return f"No {phrase(self.against)} can change the class of {share} of the {items}{more} ({self.how})."
+
     def text(self) -> str:
-        """Return a summary for the terminal."""
-        rows = [f"{name.replace('_', ' '):20} {_format(value)}" for name, value in self.shares().items()]
-        overlap = "none" if self.overlap is None else f"{float(self.overlap.nanmean()):.3f} on average"
+        """Return the sentence, the shares over the budget up to that of `against`, and the baselines."""
+        names = ("certified", "certified_and_right")
+        curve = [(row["budget"], *(_format(row[name]) for name in names)) for row in self.curve(_steps(self.against))]
+        shares = self.shares()
+        overlap = "none" if self.overlap is None else f"at least {float(self.overlap.nanmean()):.3f} on average"
         return "\n".join(
             [
-                f"against {self.against}: {self.how} ({self.reason})",
-                *rows,
-                f"{'overlap of the top k':20} {overlap} ({self.overlap_how})",
+                self.sentence(),
+                f"{'budget':>8} {'certified':>10} {'certified and right':>20}",
+                *(f"{budget:>8g} {certified:>10} {right:>20}" for budget, certified, right in curve),
+                *(f"{_format(shares[name])} {meaning}" for name, meaning in BASELINES.items()),
+                f"how the class is known: {self.how} ({self.reason})",
+                f"overlap of the top k: {overlap} ({self.overlap_how})",
             ]
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all figures as JSON types, without the values per item."""
+        return {
+            "against": {"name": type(self.against).__name__, **asdict(self.against)},
+            "how": self.how,
+            "reason": self.reason,
+            "sentence": self.sentence(),
+            **self.shares(),
+            "overlap": None if self.overlap is None else float(self.overlap.nanmean()),
+            "overlap_how": self.overlap_how,
+            "curve": self.curve(),
+        }
+
+    def json(self) -> str:
+        """Return `as_dict` as JSON; numbers that are not finite become null."""
+        return json.dumps(jsonable(self.as_dict()), indent=1, allow_nan=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write the proof to a `.json` or `.txt` file."""
+        save_as(path, self)
 
     def __str__(self) -> str:
         return self.text()
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{name.replace('_', ' ')} {_format(value)}" for name, value in self.shares().items())
+        return f"Proof({self.against}, {self.how}, {len(self.budget)} items: {shares})"
+
+    def _budgets(self) -> Sequence[float]:
+        """Return the budgets of the curve."""
+        if isinstance(self.against, Features):
+            return (self.against.radius,)
+        if isinstance(self.against, AttentionBall):
+            return [self.against.radius * factor for factor in FACTORS]
+        return range(1, 1 + max(1, int(self.budget.max()) if len(self.budget) else 0))
 
     def _right(self, prediction: Tensor | None) -> Tensor | None:
         """Return where a prediction is the label; None without labels."""
@@ -96,6 +178,33 @@ class Proof:
             return None
         selected = mask if self.test is None else mask[self.test]
         return float(selected.cpu().double().mean()) if len(selected) else None
+
+
+def file_kind(path: Path) -> str:
+    """Return the suffix of the file of a proof; raise if it is neither `.json` nor `.txt`."""
+    return checked_suffix(path, (".json", ".txt"), "a certificate")
+
+
+def save_as(path: str | Path, record: Any) -> None:
+    """Write a record with `json` and `text` to a `.json` or `.txt` file."""
+    path = Path(path)
+    content = record.json() if file_kind(path) == ".json" else record.text()
+    with atomic_write(path) as temporary:
+        temporary.write_text(content + "\n")
+
+
+def _steps(against: PerturbationSet) -> list[float]:
+    """Return the budgets to print: 1, 2, 5, 10, ... below that of a count, and that itself.
+
+    >>> from fgai.certificates import Links
+    >>> _steps(Links(7)), _steps(Features(0.1))
+    ([1, 2, 5, 7], [0.1])
+    """
+    size = size_of(against)
+    if isinstance(against, Features | AttentionBall):
+        return [size]
+    below = (first * 10**power for power in range(len(str(size))) for first in (1, 2, 5))
+    return [*(step for step in below if step < size), size]
 
 
 def _format(value: float | None) -> str:

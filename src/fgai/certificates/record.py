@@ -22,11 +22,12 @@ from fgai.certificates.explanation import (
 )
 from fgai.certificates.intervals import IntervalBound, interval_bounds
 from fgai.certificates.prediction import PredictionBound, prediction_bound
+from fgai.certificates.proof import save_as
 from fgai.checks import check_logits, one_graph
 from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.errors import DataError
-from fgai.files import atomic_write, checked_suffix, jsonable
+from fgai.files import jsonable
 from fgai.metrics import top_overlap
 from fgai.printing import short_repr
 from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
@@ -155,10 +156,7 @@ class Certificate:
 
     def save(self, path: str | Path) -> None:
         """Write the certificate to a `.json` or `.txt` file."""
-        path = Path(path)
-        content = self.json() if file_kind(path) == ".json" else self.text()
-        with atomic_write(path) as temporary:
-            temporary.write_text(content + "\n")
+        save_as(path, self)
 
     def __str__(self) -> str:
         return self.text()
@@ -183,11 +181,6 @@ def _shares(bound: IntervalBound | None) -> dict[str, float] | None:
     if bound is None or bound.vacuous:
         return None
     return {"tvd": float(bound.tvd.mean()), "class_kept": float(bound.class_kept.cpu().double().mean())}
-
-
-def file_kind(path: Path) -> str:
-    """Return the suffix of a certificate file; raise if it is neither `.json` nor `.txt`."""
-    return checked_suffix(path, (".json", ".txt"), "a certificate")
 
 
 def attention_certificate(

@@ -25,7 +25,7 @@ differ by less than `ROUNDING`, relative to the largest, is counted for the atta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -157,26 +157,36 @@ class Voted(nn.Module):
         for number in range(self.groups):
             yield delete_edges(data, group != number)
 
-    def calibrate(self, data: Data, links: int = 5, groups: tuple[int, ...] = (5, 11, 25, 51)) -> Voted:
+    def calibrate(
+        self, data: Data, links: int = 5, groups: Sequence[int] = (5, 11, 25, 51), call: Call | None = None
+    ) -> Voted:
         """Return a voted model with the number of groups that certifies most correct predictions in `val_mask`.
 
-        The choice must precede the attack, so the graph must not be attacked.
+        Of equal ones the more accurate, then the first. Labels outside `val_mask` are not used. The choice must
+        precede the attack, so the graph must not be attacked.
 
         Args:
             data: A graph with `y` and `val_mask`.
             links: Number of changed links to certify against.
             groups: The numbers of groups to choose from.
+            call: How to call the model, see `fgai.Reader`.
 
         Returns:
             The same model with the best number of groups.
+
+        Raises:
+            SettingError: `groups` is empty, has a number below 1, or there is no validation node.
+            DataError: The graph has no `y` or no `val_mask`.
         """
         check_whole(0, links=links)
         val_mask, label = require(data, "val_mask"), require(data, "y")
+        if not groups or not bool(val_mask.any()):
+            raise SettingError(f"groups={tuple(groups)}, {int(val_mask.sum())} validation nodes; give at least one")
 
         def score(voted: Voted) -> tuple[int, int]:
-            votes = voted.votes(data)
-            right = (votes.prediction == label) & val_mask
-            return int((right & (votes.budget >= links)).sum()), int(right.sum())
+            votes = voted.votes(data, call)
+            right = (votes.prediction == label)[val_mask]
+            return int((right & (votes.budget >= links)[val_mask]).sum()), int(right.sum())
 
         return max((Voted(self.model, count, self.key, self.fixed) for count in groups), key=score)
 

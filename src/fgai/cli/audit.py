@@ -116,7 +116,7 @@ def certify(
     """
     from fgai import saved
     from fgai.certificates import certify as run_certify
-    from fgai.certificates.record import file_kind
+    from fgai.certificates.proof import file_kind
     from fgai.cli.loading import load_model
     from fgai.devices import placed, resolve_device
 
