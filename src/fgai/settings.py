@@ -38,8 +38,8 @@ def check_share(**values: Any) -> None:
             raise SettingError(f"{name}={value!r}; give a share, a number from 0 to 1")
 
 
-def check_whole(least: int, **values: Any) -> None:
-    """Raise unless each value is a whole number of at least `least`.
+def check_whole(least: int, most: int | None = None, **values: Any) -> None:
+    """Raise unless each value is a whole number of at least `least`, and at most `most`.
 
     >>> check_whole(1, epochs=-3)
     Traceback (most recent call last):
@@ -48,6 +48,8 @@ def check_whole(least: int, **values: Any) -> None:
     for name, value in values.items():
         if not _is_whole(value) or value < least:
             raise SettingError(f"{name}={value!r}; give a whole number of at least {least}")
+        if most is not None and value > most:
+            raise SettingError(f"{name}={value!r}; give a whole number of at most {most}")
 
 
 def check_choice(choices: Iterable[str], **values: Any) -> None:

@@ -116,6 +116,16 @@ def test_deletions_in_one_layer_are_exact():
                 ]
 
 
+@torch.no_grad()
+def test_more_deletions_than_there_are_links_cost_nothing_more():
+    torch.manual_seed(1)
+    for loops in (True, False):
+        model, data = GATConv(4, 3, add_self_loops=loops).eval(), graph()
+        few, most = (certify(model, data, against=Deletions(q)).budget for q in (6, 10**9))
+        assert torch.equal(torch.where(few == 6, 10**9, few), most)
+        assert loops == bool((most == 10**9).any())
+
+
 def injected(data, node, allowed, generator):
     """A random injection inside the allowed set; corners of the box half of the time."""
     low, high = allowed.box

@@ -11,11 +11,12 @@ from sklearn.metrics import f1_score
 from torch_geometric.nn.models import GAT
 from typer.testing import CliRunner
 
-from fgai import datasets, saved
+from fgai import Voted, certify, datasets, saved
 from fgai.adversaries import ADVERSARIES, THREATS, NodeInjection, Threat
 from fgai.auditing import AuditReport
 from fgai.backbones import BACKBONES, build
 from fgai.calling import call_by_signature
+from fgai.certificates import Links
 from fgai.cli import app
 from fgai.datasets import DATASETS
 from fgai.methods import METHODS
@@ -153,6 +154,31 @@ def test_a_saved_model_is_certified(run, model, tmp_path):
     numbers = json.loads((tmp_path / "c.json").read_text())
     assert numbers["beta1"]["worst"] == 1.0 and numbers["alpha1"]["worst"] == 0.0  # it is its own vanilla
     assert "not input space" in answer.stdout
+
+
+def test_a_saved_model_is_certified_against_an_attacker(run, model, tmp_path):
+    out = tmp_path / "p.json"
+    answer = run("certify", model, "--against", "links:2", "--groups", 5, "--out", out)
+    assert answer.exit_code == 0, answer.output
+    loaded, data = saved.load(model).model, datasets.load("synthetic")
+    proof = certify(Voted(loaded, 5), data, against=Links(2))
+    assert answer.stdout == f"{proof}\n" and json.loads(out.read_text()) == json.loads(proof.json())
+    box = run("certify", model, "--against", "injection:1", "--set", "box=-9,9", "--json")
+    assert json.loads(box.stdout)["against"] == {"name": "Injection", "nodes": 1, "box": [-9.0, 9.0], "neighbours": 0}
+
+
+def test_an_attacker_without_sense_is_refused(run, model):
+    cases = {
+        "--against links": "such as links:5",
+        "--against nodes:3": "such as links:5",
+        "--against links:many": "int is required",
+        "--against links:1 --radius 0.3": "radius and against=Links",
+        "--against links:1 --groups 99999": "at most 1000",
+        "--groups 5": "give --against",
+    }
+    for words, why in cases.items():
+        answer = run("certify", model, *words.split())
+        assert answer.exit_code == 2 and why in answer.stderr, words
 
 
 MINE = """

@@ -16,7 +16,7 @@ from fgai.adversaries import EdgeRewiring, NodeInjection, gains
 from fgai.auditing import Neighbourhood, audit
 from fgai.auditing.neighbourhood import MAX_LINKS, MAX_NEIGHBOURS, Weights, neighbourhood
 from fgai.backbones import build
-from fgai.certificates import certify, guaranteed_overlap
+from fgai.certificates import Deletions, Links, certify, guaranteed_overlap
 from fgai.errors import SettingError
 from fgai.metrics.explanation import TOP
 from fgai.reading import Reader, read
@@ -69,6 +69,20 @@ def test_certificates_and_histories_are_shown_by_the_names_of_the_models():
     head, rows = shown["tables"][0]["head"], shown["tables"][0]["rows"]
     assert rows[2][head.index("vanilla, proved (top 3, attention pushed by 0.01)")] == proof.beta2.mean
     assert all(len(row) == len(head) for row in rows) and ["data", "mine"] in shown["provenance"]
+
+
+def test_proofs_are_curves_over_the_budget_beside_the_model_without_links():
+    votes = certify(fgai.Voted(trained(), 5), community(), against=Links(1))
+    cut = certify(trained("hashed"), community(), against=Deletions(1))
+    charts = report.content(comparison(), proofs={"vanilla": votes, "other": cut})["charts"]
+    links, deletions = [chart for chart in charts if chart["title"].startswith("Certified against")]
+    assert (links["title"], deletions["title"]) == ("Certified against Links", "Certified against Deletions")
+    rows = votes.curve()
+    assert links["x"] == [row["budget"] for row in rows] and votes.sentence() in links["about"]
+    certified, alone = links["series"]
+    assert certified["y"] == pytest.approx([row["certified_and_right"] for row in rows])
+    assert alone["y"] == pytest.approx([votes.shares()["without_links"]] * len(rows)) and alone["dashed"]
+    assert deletions["series"][0]["group"] == 1
 
 
 def test_certificates_and_histories_of_other_models_are_refused(tmp_path):

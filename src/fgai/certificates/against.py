@@ -25,7 +25,7 @@ from fgai.certificates.proof import How, Proof
 from fgai.certificates.votes import Voted, is_local
 from fgai.checks import one_graph
 from fgai.errors import SettingError
-from fgai.graph import delete_edges, require
+from fgai.graph import degree, delete_edges, require
 from fgai.reading import open_reader, read
 from fgai.settings import check_whole
 
@@ -58,7 +58,8 @@ def _by_votes(model: Any, data: Data, against: Links | Deletions, k: int, call: 
 
 def _deletions(model: nn.Module, data: Data, against: Any, k: int, call: Call | None) -> Proof:
     chain = parse_chain(model, data, call)
-    budget = _largest_budget(chain, against.links, lambda links: certified_under_deletions(chain, links))
+    all_links = max(1, int(degree(chain.target, chain.nodes).max()))
+    budget = _largest_budget(chain, against.links, lambda links: certified_under_deletions(chain, links), all_links)
     if chain.first is None:
         return Proof(against, "exact", "one layer: the worst links are known", chain.prediction, budget)
     reason = "the worst links of the last layer are known, those of the first are bounded by intervals"
@@ -125,14 +126,18 @@ _PROVE: dict[type, _Prove] = {
 _VOTES: dict[type, _Prove] = {kind: _by_votes if kind in (Links, Deletions) else _votes_unsupported for kind in _PROVE}
 
 
-def _largest_budget(chain: Chain, most: int, certified: Callable[[int], Tensor]) -> Tensor:
-    """Return the largest budget up to `most` such that it and all smaller ones are certified; [N]."""
+def _largest_budget(chain: Chain, most: int, certified: Callable[[int], Tensor], enough: int | None = None) -> Tensor:
+    """Return the largest budget up to `most` such that it and all smaller ones are certified; [N].
+
+    Sizes above `enough` change nothing more: they are not tried.
+    """
     remaining, budget = torch.ones_like(chain.prediction, dtype=torch.bool), torch.zeros_like(chain.prediction)
-    for size in range(1, most + 1):
-        if bool(remaining.any()):
-            remaining = remaining & certified(size)
-            budget += remaining.long()
-    return budget
+    for size in range(1, 1 + (most if enough is None else min(most, enough))):
+        if not bool(remaining.any()):
+            return budget
+        remaining = remaining & certified(size)
+        budget += remaining.long()
+    return torch.where(remaining, most, budget)
 
 
 def _none_if_empty(reason: str, budget: Tensor) -> tuple[How, str]:

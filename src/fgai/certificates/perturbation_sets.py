@@ -19,6 +19,8 @@ from fgai.adversaries import AttentionBall
 from fgai.errors import SettingError
 from fgai.settings import check_box, check_numbers, check_whole
 
+MAX_NODES = 1_000  # injected nodes: each number up to theirs is tried
+
 
 @dataclass(frozen=True)
 class Links:
@@ -68,7 +70,7 @@ class Injection:
     neighbours: int = 0
 
     def __post_init__(self) -> None:
-        check_whole(1, nodes=self.nodes)
+        check_whole(1, MAX_NODES, nodes=self.nodes)
         check_whole(0, neighbours=self.neighbours)
         check_box(self.box)
         if self.box is None:
@@ -90,6 +92,13 @@ class Features:
 
 
 PerturbationSet = Links | Deletions | Injection | Features | AttentionBall
+PERTURBATION_SETS: dict[str, type[PerturbationSet]] = {
+    "links": Links,
+    "deletions": Deletions,
+    "injection": Injection,
+    "features": Features,
+    "attention": AttentionBall,
+}
 
 
 def phrase(against: PerturbationSet) -> str:

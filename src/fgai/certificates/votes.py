@@ -40,6 +40,7 @@ from fgai.printing import short_repr
 from fgai.settings import check_whole
 
 ROUNDING = 1e-5  # relative to the largest logit of an item
+MAX_GROUPS = 1_000  # each is a pass over all nodes
 KEY = 0x66676169  # any number; the statement holds for each
 KNOWN_INPUTS = ("x", "edge_index", "edge_attr", "edge_weight", "edge_type", "edge_label_index", "n_id")
 
@@ -112,7 +113,7 @@ class Voted(nn.Module):
 
     def __init__(self, model: nn.Module, groups: int = 11, key: int = KEY, fixed: tuple[str, ...] = ()) -> None:
         super().__init__()
-        check_whole(1, groups=groups)
+        check_whole(1, MAX_GROUPS, groups=groups)
         check_whole(0, key=key)
         if any(getattr(module, "cached", False) for module in model.modules()):
             raise SettingError(

@@ -12,13 +12,16 @@ import typer
 from fgai.cli.options import (
     AdversaryName,
     AdversarySettings,
+    Against,
     AsJson,
     AttackSeeds,
     DataName,
     Device,
     ExplanationName,
+    Fixed,
     Folder,
     Gain,
+    Groups,
     Import,
     Require,
     Split,
@@ -26,15 +29,18 @@ from fgai.cli.options import (
     UserModel,
     Weights,
     import_modules,
+    parse_against,
     parse_settings,
 )
 from fgai.errors import DataError, SettingError
 from fgai.files import checked_suffix, try_output
-from fgai.settings import check_choice, check_numbers
+from fgai.settings import check_choice, check_numbers, check_whole
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch_geometric.data import Data
 
+    from fgai.certificates.perturbation_sets import PerturbationSet
     from fgai.cli.loading import LoadedModel
 
 NORMS = ("l1", "l2", "linf")
@@ -105,14 +111,21 @@ def certify(
     k: Annotated[int, typer.Option(help="Number of neighbours in an explanation.")] = 10,
     radius: Annotated[float, typer.Option(help="Size of the attention perturbation, per node.")] = 0.05,
     norm: Annotated[str, typer.Option(help="l1, l2 or linf.")] = "l1",
+    against: Against = "",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the attacker, such as box=0,1; repeat for more.")
+    ] = None,
+    groups: Groups = 0,
+    fixed: Fixed = None,
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
     device: Device = "",
     as_json: AsJson = False,
 ) -> None:
-    """Prove what can be proved about an explanation.
+    """Prove what can be proved about explanations and predictions.
 
-    The four conditions are proved for each node, in attention space.
+    Without --against, the four conditions are proved for each node, in attention space. With it, the command prints
+    the share of the items whose class the attacker cannot change, by budget, with the baselines.
     """
     from fgai import saved
     from fgai.certificates import certify as run_certify
@@ -121,6 +134,7 @@ def certify(
     from fgai.devices import placed, resolve_device
 
     _check_ball(norm, radius)
+    attacker = _attacker(against, settings, groups)
     place = resolve_device(device)
     if out is not None:
         file_kind(out)  # refuse before the proof
@@ -128,8 +142,9 @@ def certify(
     loaded = load_model(folder, model, weights)
     graph = placed(loaded.graph(data, split), place)
     before = None if vanilla is None else saved.load(vanilla).model.to(place)
-    norm_name: Any = norm
-    certificate = run_certify(loaded.model.to(place), graph, before, k, radius, norm=norm_name, call=loaded.call)
+    net, ball = _voted(loaded.model.to(place), groups, fixed), {"radius": radius, "norm": norm}
+    asked: dict[str, Any] = {"vanilla": before, "k": k, "call": loaded.call, "against": attacker, **ball}
+    certificate = run_certify(net, graph, **asked)
     if out is not None:
         certificate.save(out)
     typer.echo(certificate.json() if as_json else certificate.text())
@@ -149,6 +164,9 @@ def write_report(
     gain: Gain = "",
     seeds: AttackSeeds = 5,
     radius: Annotated[float, typer.Option(help="Radius of the certificate, in the l1 norm of attention.")] = 0.001,
+    against: Against = "",
+    groups: Groups = 0,
+    fixed: Fixed = None,
     node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood the file must contain.")] = None,
     data: DataName = "",
     split: Split = 0,
@@ -164,6 +182,7 @@ def write_report(
     from fgai.metrics.explanation import TOP
 
     _check_ball("l1", radius)
+    attacker = _attacker(against, None, groups)
     place = resolve_device(device)
     checked_suffix(out, (".html",), "a report of models side by side")
     try_output(out)
@@ -177,10 +196,16 @@ def write_report(
         nets, graph, attack, explanation=explanation, gain=gain or None, seeds=seeds, call=calls, show_nodes=node or ()
     )
     certificates = {name: run_certify(net, graph, k=TOP, radius=radius, call=calls[name]) for name, net in nets.items()}
+    proofs = {
+        name: run_certify(_voted(net, groups, fixed), graph, against=attacker, call=calls[name])
+        for name, net in nets.items()
+        if attacker is not None
+    }
     report.save(
         out,
         comparison,
         certificates=certificates,
+        proofs=proofs,
         histories={name: one.history for name, one in models.items()},
         about={**about, **_weight_digests(models)},
     )
@@ -200,6 +225,21 @@ def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str) 
         return THREATS[threat]
     name = adversary or "node-injection"
     return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
+
+
+def _attacker(against: str, settings: list[str] | None, groups: int) -> PerturbationSet | None:
+    """The attacker that the options describe; None without `--against`."""
+    check_whole(0, groups=groups)
+    if not against and (settings or groups):
+        raise SettingError("--set and --groups belong to an attacker; give --against, such as links:5")
+    return parse_against(against, settings) if against else None
+
+
+def _voted(model: nn.Module, groups: int, fixed: list[str] | None) -> nn.Module:
+    """The votes of a model, or the model itself for 0 groups."""
+    from fgai.certificates import Voted
+
+    return Voted(model, groups, fixed=tuple(fixed or ())) if groups else model
 
 
 def _load_models(folders: list[Path], model: str, weights: Path | None) -> list[LoadedModel]:

@@ -6,13 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from fgai.errors import DataError, SettingError
 from fgai.records import checked_value
 from fgai.registry import import_from_cwd
+
+if TYPE_CHECKING:
+    from fgai.certificates.perturbation_sets import PerturbationSet
 
 DataName = Annotated[
     str,
@@ -54,6 +57,17 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON to the standard output, and everything else to the standard error.")
 ]
 Import = Annotated[list[str] | None, typer.Option("--import", help="A module that registers your own entries.")]
+
+Against = Annotated[
+    str,
+    typer.Option(
+        help="An attacker and its budget: links:5, deletions:2, injection:2, features:0.01 or attention:0.001."
+    ),
+]
+Groups = Annotated[int, typer.Option(help="Number of graphs that vote, for --against links; 0 for no votes.")]
+Fixed = Annotated[
+    list[str] | None, typer.Option(help="An input that does not change with the links, for votes, such as pe.")
+]
 
 
 def import_modules(modules: Sequence[str] | None) -> None:
@@ -105,6 +119,25 @@ def parse_settings(kind: type[Any], name: str, pairs: Sequence[str] | None) -> d
         except OverflowError as error:
             raise SettingError(f"{written}: the number is too large; {remedy}") from error
     return settings
+
+
+def parse_against(text: str, pairs: Sequence[str] | None = None) -> PerturbationSet:
+    """Parse `name:budget` and `--set field=value` strings into a perturbation set.
+
+    >>> parse_against("injection:2", ["box=0,1"])
+    Injection(nodes=2, box=(0.0, 1.0), neighbours=0)
+    >>> parse_against("links")
+    Traceback (most recent call last):
+    fgai.errors.SettingError: --against links; give an attacker and its budget, such as links:5; there is links, ...
+    """
+    from fgai.certificates.perturbation_sets import PERTURBATION_SETS
+
+    name, _, budget = text.partition(":")
+    if name not in PERTURBATION_SETS or not budget:
+        known = ", ".join(PERTURBATION_SETS)
+        raise SettingError(f"--against {text[:50]}; give an attacker and its budget, such as links:5; there is {known}")
+    kind = PERTURBATION_SETS[name]
+    return kind(**parse_settings(kind, name, [f"{fields(kind)[0].name}={budget}", *(pairs or ())]))
 
 
 def _parse_value(text: str) -> Any:

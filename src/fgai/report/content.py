@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fgai.auditing import AuditReport, Comparison
 from fgai.auditing.audit import CERTIFIED
-from fgai.certificates import Certificate
+from fgai.certificates import Certificate, Proof
 from fgai.errors import SettingError
 from fgai.files import jsonable
 from fgai.methods import Epoch
@@ -66,6 +66,26 @@ def certified_charts(reports: Mapping[str, AuditReport], proofs: Mapping[str, Ce
     return charts
 
 
+def proof_charts(models: Sequence[str], proofs: Mapping[str, Proof]) -> list[Chart]:
+    """The share certified and right over the budget of an attacker, one chart for each attacker."""
+    charts = []
+    for kind in dict.fromkeys(type(proof.against) for proof in proofs.values()):
+        named = {name: proof for name, proof in proofs.items() if type(proof.against) is kind}
+        x = sorted({row["budget"] or 0 for proof in named.values() for row in proof.curve()})
+        series = []
+        for name, proof in named.items():
+            group, curve = models.index(name), proof.curve(x)
+            series.append(line(f"{name}, certified and right", _shares_of(curve, "certified_and_right"), group))
+            series.append(line(f"{name}, without links", _shares_of(curve, "without_links"), group, dashed=True))
+        about = " ".join(f"{name}: {proof.sentence()}" for name, proof in named.items())
+        charts.append(chart(f"Certified against {kind.__name__}", about, "budget", "share of items", x, series=series))
+    return charts
+
+
+def _shares_of(curve: Sequence[Mapping[str, float | None]], name: str) -> list[float]:
+    return [math.nan if (share := row[name]) is None else share for row in curve]
+
+
 def _values_at_radii(shares: Mapping[str, float]) -> list[float]:
     """The share at each radius of the chart."""
     return [shares.get(f"{radius:g}", math.nan) for radius in CERTIFIED]
@@ -95,6 +115,7 @@ def content(
     certificates: Mapping[str, Certificate] | None = None,
     histories: Histories | None = None,
     about: Mapping[str, str] | None = None,
+    proofs: Mapping[str, Proof] | None = None,
 ) -> dict[str, Any]:
     """Collect everything that the page shows.
 
@@ -103,17 +124,18 @@ def content(
         certificates: Certificates by the names of the models.
         histories: Training histories by the names of the models.
         about: More lines of the provenance table, such as the data and the command.
+        proofs: Proofs against one attacker by the names of the models.
 
     Returns:
         Values that JSON can hold.
     """
     comparison = result if isinstance(result, Comparison) else Comparison({result.model: result})
-    if unknown := sorted({*(certificates or {}), *(histories or {})} - {*comparison.reports}):
+    if unknown := sorted({*(certificates or {}), *(histories or {}), *(proofs or {})} - {*comparison.reports}):
         names = list(comparison.reports)
-        raise SettingError(f"certificates or histories name {unknown}, and the models are called {names}")
+        raise SettingError(f"certificates, proofs or histories name {unknown}, and the models are called {names}")
     labels = _labels(comparison.reports)
     comparison = Comparison(_renamed(comparison.reports, labels), _renamed(comparison.agreement, labels))
-    reports, proofs, trainings = comparison.reports, _renamed(certificates, labels), _renamed(histories, labels)
+    reports, certified, trainings = comparison.reports, _renamed(certificates, labels), _renamed(histories, labels)
     first = next(iter(reports.values()))
     values = {
         "title": " and ".join(reports),
@@ -127,8 +149,13 @@ def content(
         "first_node": _first_node(first),
         "next": next_steps(reports),
         "glossary": GLOSSARY,
-        "tables": [_properties(comparison, proofs), _metrics(reports)],
-        "charts": [*curve_charts(reports), *certified_charts(reports, proofs), *history_charts(trainings)],
+        "tables": [_properties(comparison, certified), _metrics(reports)],
+        "charts": [
+            *curve_charts(reports),
+            *certified_charts(reports, certified),
+            *proof_charts(list(reports), _renamed(proofs, labels)),
+            *history_charts(trainings),
+        ],
         "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
         "views": {name: {str(v.node): vars(v) for v in report.views} for name, report in reports.items()},
         "names": {node: name for report in reports.values() for node, name in report.names.items()},

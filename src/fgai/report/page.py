@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fgai.auditing import WRITERS, AuditReport, Comparison
-from fgai.certificates import Certificate
+from fgai.certificates import Certificate, Proof
 from fgai.files import atomic_write
 from fgai.report.content import Histories, content
 
@@ -31,6 +31,7 @@ def save(
     result: AuditReport | Comparison,
     *,
     certificates: Mapping[str, Certificate] | None = None,
+    proofs: Mapping[str, Proof] | None = None,
     histories: Histories | None = None,
     about: Mapping[str, str] | None = None,
 ) -> None:
@@ -40,6 +41,7 @@ def save(
         path: The file to write.
         result: An audit or a comparison.
         certificates: Certificates by the names of the models.
+        proofs: Proofs against one attacker by the names of the models.
         histories: Training histories by the names of the models.
         about: More lines of the provenance table, such as the data and the command.
 
@@ -52,7 +54,7 @@ def save(
     ...     "my GAT" in (Path(folder) / "audit.html").read_text()
     True
     """
-    html = page(content(result, certificates, histories, about))
+    html = page(content(result, certificates, histories, about, proofs))
     with atomic_write(Path(path)) as half:
         half.write_text(html, encoding="utf-8")
 
