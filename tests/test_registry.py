@@ -2,9 +2,9 @@ import pytest
 
 from fgai.backbones import BACKBONES
 from fgai.datasets import DATASETS
-from fgai.errors import FGAIError, UnknownNameError
+from fgai.errors import DataError, FGAIError, UnknownNameError
 from fgai.methods import METHODS
-from fgai.registry import Registry
+from fgai.registry import Registry, import_from_cwd
 
 
 def shapes():
@@ -66,3 +66,9 @@ def test_a_name_is_given_once_and_the_first_entry_stays():
 def test_every_registered_thing_says_what_it_is(registry):
     assert registry
     assert all(registry.about(name) for name in registry)
+
+
+@pytest.mark.parametrize("name", ["", ".", "../x"])
+def test_a_module_without_a_name_is_refused(name):
+    with pytest.raises(DataError, match="no name of a module"):
+        import_from_cwd(name)

@@ -85,6 +85,8 @@ class Registry(Mapping[str, T]):
 
 def import_from_cwd(module: str) -> Any:
     """Import an installed module, or one in the current folder, so that its entries are registered."""
+    if not module or module.startswith("."):
+        raise DataError(f"{module!r} is no name of a module; give an installed module, or one in this folder")
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(module)
