@@ -1,7 +1,7 @@
 """Proofs about a model as it is: deletions, injections, the order of the top k, clones; by enumeration and attack."""
 
 import json
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -192,12 +192,44 @@ def test_states_under_injection_stay_in_their_box():
         model, data = Two(GATConv).eval(), graph()
         chain = parse_chain(model, data)
         first, _ = two_layers(chain)
-        low, high = injected_states(chain, first, StateBounds.of(chain, allowed.box), allowed)
+        low, high = injected_states(chain, first, StateBounds.of(chain, allowed), allowed)
         for node in range(len(data.x)):
             for _ in range(20):
                 now = injected(data, node, allowed, generator)
                 state = nn.functional.elu(model.one(now.x, now.edge_index))[node]
                 assert (state >= low[node] - 1e-5).all() and (state <= high[node] + 1e-5).all()
+
+
+@torch.no_grad()
+def test_rows_with_few_ones_have_tighter_bounds_that_no_such_row_breaks():
+    torch.manual_seed(0)
+    rows, certified, fell = torch.tensor([*product((0.0, 1.0), repeat=4)]), {1: 0, 4: 0}, 0
+    for _ in range(4):
+        model, data = Two(GATConv, scale=0.1).eval(), graph()
+        model.two.bias.data += torch.tensor([1.0, 0.5, 0.0])
+        data.x = rows[rows.sum(1) <= 1][torch.randint(5, (7,))]
+        for ones in certified:
+            proof = certify(model, data, against=Injection(1, (0.0, 1.0), ones=ones))
+            certified[ones] += int(proof.certified().sum())
+            allowed = rows[rows.sum(1) <= ones]  # every row, each in a copy of the graph
+            x = torch.cat([torch.cat([data.x, row[None]]) for row in allowed])
+            for node in range(7):
+                links = torch.cat([data.edge_index, torch.tensor([[7, node], [node, 7]])], dim=1)
+                links = torch.cat([links + 8 * copy for copy in range(len(allowed))], dim=1)
+                answers = model(x, links).view(-1, 8, 3)[:, node].argmax(1)
+                changed = bool((answers != proof.prediction[node]).any())
+                fell += changed
+                assert not (proof.certified()[node] and changed)
+    assert certified[1] > certified[4] > 0
+    assert fell > 0
+
+
+def test_rows_with_more_ones_than_the_attacker_has_are_said():
+    torch.manual_seed(0)
+    data = graph(low=0.0)
+    data.x[0] = 1.0
+    proof = certify(Two(GATConv), data, against=Injection(1, (0.0, 1.0), ones=3))
+    assert proof.how == "none" and "has 4 ones, more than ones=3" in proof.reason
 
 
 @pytest.mark.parametrize("layer", [GATConv, GATv2Conv])

@@ -164,7 +164,7 @@ def test_a_saved_model_is_certified_against_an_attacker(run, model, tmp_path):
     proof = certify(Voted(loaded, 5), data, against=Links(2))
     assert answer.stdout == f"{proof}\n" and json.loads(out.read_text()) == json.loads(proof.json())
     box = run("certify", model, "--against", "injection:1", "--set", "box=-9,9", "--json")
-    assert json.loads(box.stdout)["against"] == {"name": "Injection", "nodes": 1, "box": [-9.0, 9.0], "neighbours": 0}
+    assert json.loads(box.stdout)["against"]["box"] == [-9.0, 9.0]
 
 
 def test_an_attacker_without_sense_is_refused(run, model):

@@ -43,10 +43,10 @@ class StateBounds:
     margin: Tensor  # [FINE, C, C], the least y of class c against c', by cell of p, at most 0
 
     @classmethod
-    def of(cls, chain: Chain, box: tuple[float, float]) -> StateBounds:
+    def of(cls, chain: Chain, injection: Injection) -> StateBounds:
         """Return the bounds for the two layers of a chain."""
         first, last = two_layers(chain)
-        low, high = first.shift - support(-first.value, box), first.shift + support(first.value, box)
+        low, high = first.shift - support(-first.value, injection), first.shift + support(first.value, injection)
         least, most = (chain.act(end).flatten() for end in (low, high))
         p, d = (_ends(span(form[0], least[None], most[None])) for form in (last.source, last.target))
         value, shift, q = last.value[0], last.shift[0], last.source[0]
@@ -71,12 +71,8 @@ class StateBounds:
 def certified_under_injection(chain: Chain, injection: Injection) -> Tensor:
     """Return where no injection inside the set changes the class; [N]."""
     first, last = two_layers(chain)
-    if not float(chain.x.min()) >= injection.box[0] or not float(chain.x.max()) <= injection.box[1]:
-        raise NoBoundError(
-            f"the features of the graph are between {float(chain.x.min()):g} and {float(chain.x.max()):g}, outside the "
-            f"box {injection.box}; give a box that contains them"
-        )
-    bounds = StateBounds.of(chain, injection.box)
+    _check_features(chain, injection)
+    bounds = StateBounds.of(chain, injection)
     low, high = injected_states(chain, first, bounds, injection)
     p_low, p_high = (end.clamp(*bounds.score) for end in span(last.source[0], low, high))
     d_low, d_high = (end.clamp(*bounds.shared) for end in span(last.target[0], low, high))
@@ -94,7 +90,7 @@ def certified_under_injection(chain: Chain, injection: Injection) -> Tensor:
 def certified_members(chain: Chain, injection: Injection, k: int) -> Tensor:
     """Return the share of the top k that no injection evicts if new nodes are linked to no neighbour; [N]."""
     first, last = two_layers(chain)
-    bounds = StateBounds.of(chain, injection.box)
+    bounds = StateBounds.of(chain, injection)
     p_low, p_high = span(last.source[0], *injected_states(chain, first, bounds, injection))
     score, target, nodes = chain.hidden @ last.source[0], chain.target, chain.nodes
     p = score[chain.source]
@@ -128,14 +124,14 @@ def two_layers(chain: Chain) -> tuple[Layer, Layer]:
 
 def injected_states(chain: Chain, first: Layer, bounds: StateBounds, injection: Injection) -> tuple[Tensor, Tensor]:
     """Return bounds of the state of each node when `injection.nodes` nodes are linked to it; [N, K] each."""
-    a_low, a_high = -support(-first.source, injection.box), support(first.source, injection.box)  # [H]
+    a_low, a_high = -support(-first.source, injection), support(first.source, injection)  # [H]
     scale = first.value.norm(dim=2) / first.source.norm(dim=1, keepdim=True).clamp(min=1e-12)  # [H, C]
     slopes = _slopes(1.0, first.value)[:, None, None] * scale  # [L, H, C]
     reach = chain.x @ first.target.t()
     ends = []
     for sign in (1.0, -1.0):
         forms = sign * first.value + slopes[..., None] * first.source[:, None]
-        bound, best = support(forms, injection.box), torch.zeros_like(chain.pre)
+        bound, best = support(forms, injection), torch.zeros_like(chain.pre)
         for i in range(FINE):
             low, high = (a_low + (a_high - a_low) * (i + j) / FINE for j in (0, 1))
             value = (bound - slopes * low[:, None]).amin(0) + sign * first.shift
@@ -148,14 +144,35 @@ def injected_states(chain: Chain, first: Layer, bounds: StateBounds, injection: 
     return chain.act(low).flatten(1), chain.act(high).flatten(1)
 
 
-def support(form: Tensor, box: tuple[float, float]) -> Tensor:
-    """Return the largest form . x over the box; [..., F] -> [...].
+def support(form: Tensor, injection: Injection) -> Tensor:
+    """Return the largest form . x over the rows that the attacker may give to a node; [..., F] -> [...].
 
-    >>> support(torch.tensor([1.0, -2.0]), (0.0, 1.0))
-    tensor(1.)
+    >>> form = torch.tensor([1.0, -2.0, 3.0])
+    >>> support(form, Injection(1, (0.0, 1.0))), support(form, Injection(1, (0.0, 1.0), ones=1))
+    (tensor(4.), tensor(3.))
     """
-    low, high = box
-    return high * form.clamp(min=0).sum(-1) + low * form.clamp(max=0).sum(-1)
+    low, high = injection.box
+    gain = (high - low) * form.clamp(min=0)
+    if injection.ones is not None:
+        gain = gain.topk(min(injection.ones, form.size(-1)), dim=-1).values
+    return low * form.sum(-1) + gain.sum(-1)
+
+
+def _check_features(chain: Chain, injection: Injection) -> None:
+    """Raise `NoBoundError` unless the set contains the features of the graph."""
+    (low, high), least, most = injection.box, float(chain.x.min()), float(chain.x.max())
+    if not least >= low or not most <= high:
+        raise NoBoundError(
+            f"the features of the graph are between {least:g} and {most:g}, outside the box {injection.box}; give a "
+            "box that contains them"
+        )
+    if injection.ones is not None:
+        raised = float((chain.x - low).sum(1).max()) / (high - low)
+        if raised > injection.ones:
+            raise NoBoundError(
+                f"a row of the graph has {raised:g} ones, more than ones={injection.ones}; give a number that "
+                "contains all rows"
+            )
 
 
 def at_least(value: Tensor, index: Tensor, least: Tensor, where: Tensor, num: int) -> Tensor:

@@ -63,15 +63,20 @@ class Injection:
         nodes: Number of new nodes.
         box: Lowest and highest value of all features.
         neighbours: Number of neighbours of the certified node that new nodes are linked to.
+        ones: Largest sum of a new row, in units of the box: with the box (0, 1), the number of its ones. With the
+            largest number of a row of the data, new nodes look like real ones. None for no limit.
     """
 
     nodes: int = 1
     box: tuple[float, float] = (-1.0, 1.0)
     neighbours: int = 0
+    ones: int | None = None
 
     def __post_init__(self) -> None:
         check_whole(1, MAX_NODES, nodes=self.nodes)
         check_whole(0, neighbours=self.neighbours)
+        if self.ones is not None:
+            check_whole(1, ones=self.ones)
         check_box(self.box)
         if self.box is None:
             raise SettingError("box=None; a proof needs two finite numbers, the lower one first")
@@ -112,9 +117,10 @@ def phrase(against: PerturbationSet) -> str:
             return _count(count, "changed link")
         case Deletions(count):
             return f"{_count(count, 'deleted link')} of the item"
-        case Injection(count, (low, high), neighbours):
+        case Injection(count, (low, high), neighbours, ones):
+            few = "" if ones is None else f", at most {_count(ones, 'one')}"
             also = f", at {_count(neighbours, 'neighbour')}, too" if neighbours else ""
-            return f"{_count(count, 'injected node')} (features in [{low:g}, {high:g}]{also})"
+            return f"{_count(count, 'injected node')} (features in [{low:g}, {high:g}]{few}{also})"
         case Features(radius):
             return f"change of each feature by at most {radius:g}"
         case AttentionBall(radius, norm):

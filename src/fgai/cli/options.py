@@ -125,7 +125,7 @@ def parse_against(text: str, pairs: Sequence[str] | None = None) -> Perturbation
     """Parse `name:budget` and `--set field=value` strings into a perturbation set.
 
     >>> parse_against("injection:2", ["box=0,1"])
-    Injection(nodes=2, box=(0.0, 1.0), neighbours=0)
+    Injection(nodes=2, box=(0.0, 1.0), neighbours=0, ones=None)
     >>> parse_against("links")
     Traceback (most recent call last):
     fgai.errors.SettingError: --against links; give an attacker and its budget, such as links:5; there is links, ...
