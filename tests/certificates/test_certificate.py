@@ -36,7 +36,7 @@ def best(weights, k):
     return set(sorted(range(len(weights)), key=lambda i: (-weights[i], i))[:k])
 
 
-def swap_cost(weights, out, into, norm):
+def swap_cost(weights, out, into, norm, simplex=False):
     """The least perturbation after which all of `into` are at least as large as all of `out`, by a solver."""
     size, pairs = len(weights), list(itertools.product(out, into))
     if norm == "l2":  # a convex function of the level at which they meet: the root of its slope
@@ -60,7 +60,9 @@ def swap_cost(weights, out, into, norm):
         rows.append(row)
         limits.append(0)
     goal = np.r_[np.zeros(size), np.ones(extra)]
-    return linprog(goal, np.array(rows), limits, bounds=[(None, None)] * (size + extra), method="highs").fun
+    kept = {"A_eq": np.r_[np.ones(size), np.zeros(extra)][None], "b_eq": [0]} if simplex else {}  # the sum stays
+    bounds = [(-weights[i] if simplex else None, None) for i in range(size)] + [(None, None)] * extra
+    return linprog(goal, np.array(rows), limits, bounds=bounds, method="highs", **kept).fun
 
 
 weights_of_a_node = st.one_of(
@@ -81,6 +83,32 @@ def test_the_closed_form_is_the_cheapest_swap_of_all(weights, k):
             swaps = itertools.product(itertools.combinations(inside, m), itertools.combinations(outside, m))
             cheapest = min(swap_cost(weights, out, into, norm) for out, into in swaps)
             assert cost == pytest.approx(cheapest, abs=1e-9)
+
+
+def cheapest_on_the_simplex(weights, k, members, norm):
+    inside = best(weights, k)
+    swaps = itertools.product(
+        itertools.combinations(inside, members), itertools.combinations({*range(len(weights))} - inside, members)
+    )
+    return min(swap_cost(weights, out, into, norm, simplex=True) for out, into in swaps)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=5), st.integers(1, 3))
+def test_on_the_simplex_the_cost_of_one_member_is_exact_and_that_of_more_a_bound(weights, k):
+    weights = [weight / sum(weights) for weight in weights]
+    for norm in ("l1", "linf"):
+        costs = eviction_costs(star(weights), k, loose(norm))
+        for m, cost in zip(costs.members.tolist(), costs.cost.tolist(), strict=True):
+            true = cheapest_on_the_simplex(weights, min(k, len(weights)), m, norm)
+            assert true >= cost - 1e-9
+            assert m > 1 or true == pytest.approx(cost, abs=1e-9)
+
+
+def test_on_the_simplex_two_members_can_cost_more():
+    weights = [0.9, 0.05, 0.04, 0.01]  # the case of docs/certificates.md
+    assert eviction_costs(star(weights), 2).cost[-1] == pytest.approx(0.90)
+    assert cheapest_on_the_simplex(weights, 2, 2, "l1") == pytest.approx(1.1667, abs=1e-4)
 
 
 graphs = st.builds(

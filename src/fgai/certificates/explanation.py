@@ -8,8 +8,9 @@ puts b in the place of a is given below. No other exchange of m members is cheap
     l2    min_t sqrt(sum (a - t)+^2 + sum (t - b)+^2)
 
 At exactly that size the weights tie; beyond it they have changed places. The costs increase with m, so the number of
-costs within a radius is the number of members that can be lost. As in V_k, a neighbour is one entry: parallel edges are
-summed first. All results are float64, on the CPU if the device has no float64.
+costs within a radius is the number of members that can be lost. On the simplex (w + rho >= 0 with sum 1) the cost of
+one member is exact, and that of more is a lower bound. As in V_k, a neighbour is one entry: parallel edges are summed
+first. All results are float64, on the CPU if the device has no float64.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ The statement is about scores: weights that underflow to 0 in single precision a
 
 Clones. In one layer of any attention without edge features, a new node with the features of v's neighbour j has j's
 score. m clones of the strongest neighbour, of weight w, have weight m w / (1 + m w) together and rank before each
-member of the top k with a lower weight. So no node with k neighbours or more has V_k = 1 unless these weights tie.
+member of the top k with a lower weight. So for k >= 2 no node with k neighbours or more has V_k = 1, unless all weights
+of its top k tie. For k = 1 a clone only ties with the strongest neighbour.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Certificate:
 
     @property
     def contested(self) -> Tensor:
-        """The certified radii of the nodes that can lose a member: those with more than k neighbours."""
+        """The certified radii of the nodes that can lose a member: those with more neighbours than their top k."""
         return self.certified[self.certified.isfinite()]
 
     def share(self, radius: float) -> float:
@@ -102,7 +102,7 @@ class Certificate:
         return float(self.contested.median()) if len(self.contested) else float("inf")
 
     def curve(self, radii: Sequence[float] = RADII) -> list[tuple[float, float]]:
-        """Return pairs (radius, certified share of nodes), for the figure."""
+        """Return pairs (radius, certified share of the contested nodes), for the figure."""
         return [(radius, self.share(radius)) for radius in radii]
 
     def weakest(self, count: int = 10) -> list[tuple[int, float]]:
@@ -121,7 +121,7 @@ class Certificate:
                 head,
                 f"{'':8} {'mean':>8} {'worst':>8}  evidence",
                 *rows,
-                f"{len(self.contested)} of {len(self.certified)} nodes have more than {self.k} neighbours; of these",
+                f"{len(self.contested)} of {len(self.certified)} nodes have more neighbours than their top k; of these",
                 f"the median certified radius is {self.median:.4g}, and the full top k is certified for {shares}",
                 *(f"{site} before it: {_describe(bound)}" for site, bound in self.earlier.items()),
                 *([f"Not read and not certified: attention inside {', '.join(self.unread)}"] if self.unread else []),
