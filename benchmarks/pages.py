@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import proved
 import reasons
 from fgai.adversaries import THREATS
 from fgai.auditing import AuditReport
@@ -182,22 +183,6 @@ def composition() -> str:
     columns = [f"class_sure_{radius}" for radius in ("0.0001", "0.001", "0.01", "0.05")]
     body = [[r.dataset, r.backbone, *(f"{float(r.metrics[c] or 0):.3f}" for c in columns)] for r in rows]
     return grid(["dataset", "backbone", *columns], body)
-
-
-def certified(against: str) -> str:
-    """Return the share certified and right of each model, with its accuracies."""
-    rows = [row for row in json.loads((ROOT / "results/certified.json").read_text()) if row["against"] == against]
-    budgets = sorted({row["budget"] for row in rows})
-    models: dict[tuple[str, str, int], dict[int, dict[str, float]]] = defaultdict(dict)
-    for row in rows:
-        models[row["dataset"], row["method"], row["groups"]][row["budget"]] = row
-    body = []
-    for (dataset, method, groups), at in models.items():
-        first = at[budgets[0]]
-        costs = [f"{first[name]:.3f}" for name in ("accuracy", "plain", "without_links")]
-        body.append([dataset, method, str(groups), *costs, *(f"{at[e]['certified_and_right']:.3f}" for e in budgets)])
-    head = ["dataset", "training", "groups", "accuracy", "plain", "without links", *(f"e = {e}" for e in budgets)]
-    return grid(head, body)
 
 
 Means = dict[tuple[str, str, str, str], dict[str, float]]
@@ -365,8 +350,12 @@ FIGURES: dict[str, Callable[[], str]] = {
     "certificates": certificates,
     "composition": composition,
     "violations": violations,
-    "certified-links": lambda: certified("links"),
-    "certified-deletions": lambda: certified("deletions"),
+    "certified-links": lambda: proved.certified("links"),
+    "certified-deletions": lambda: proved.certified("deletions"),
+    "certified-injections": lambda: proved.certified("injection"),
+    "certified-realistic": lambda: proved.certified("injection-realistic"),
+    "attacked-certificates": proved.attacked,
+    "targeted": proved.targeted,
     "reading": lambda: costs("speed.json", "python benchmarks/reading.py"),
     "methods": methods,
     "goals": goals,

@@ -2,17 +2,20 @@
 
     python benchmarks/pictures.py
 
-`hero.svg` is one neighbourhood of an audit, `grades.svg` shows `results/faithful.json`; the others show the rows of
-`results/speed.json` and `results/scale.json`.
+`hero.svg` is one neighbourhood of an audit, `grades.svg` shows `results/faithful.json`, `certified-links.svg`
+`results/certified.json`; the others show the rows of `results/speed.json` and `results/scale.json`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from fgai.auditing import AuditReport
@@ -126,6 +129,36 @@ def scale() -> Any:
     return figure
 
 
+def certified_links() -> Any:
+    """Share certified and right over the number of changed links, by dataset, for GAT: one panel for each method."""
+    rows = [row for row in json.loads((RESULTS / "certified.json").read_text()) if row["backbone"] == "gat"]
+    links = [row for row in rows if row["against"] == "links"]
+    names = sorted({row["dataset"] for row in links})
+    methods = [name for name in ("vanilla", "fgai", "dropped-links") if any(row["method"] == name for row in links)]
+    figure, axes = canvas(len(names), len(methods), 3.2, 2.6, sharey="row")
+    for (place, name), (column, method) in product(enumerate(names), enumerate(methods)):
+        axis, own = axes[place][column], [row for row in links if (row["dataset"], row["method"]) == (name, method)]
+        for groups, colour in zip((5, 11, 25, 51), (GREY, BLUE, GREEN, ORANGE), strict=True):
+            curve = [(0, _mean(own, "accuracy", groups=groups))]
+            curve += [(e, _mean(own, "certified_and_right", groups=groups, budget=e)) for e in (1, 2, 5, 10)]
+            axis.plot(*zip(*curve, strict=True), "o-", color=colour, label=f"{groups} groups", markersize=3)
+        axis.axhline(_mean(own, "plain"), color="black", linewidth=1, label="plain model, not certified")
+        axis.axhline(_mean(own, "without_links"), color="black", linewidth=1, linestyle="--", label="without links")
+        axis.set_title(f"{name}, {method}", fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set(xlabel="changed links", ylim=(0.5, 1.0))
+    axes[0][0].set_ylabel("share certified and right")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def _mean(rows: Sequence[dict[str, Any]], column: str, **where: int) -> float:
+    """The mean of a column over the rows with these values; NaN without rows."""
+    chosen = [row[column] for row in rows if all(row[name] == value for name, value in where.items())]
+    return mean(chosen) if chosen else math.nan
+
+
 def _line(axis: Any, x: Sequence[float], y: Sequence[float], colour: str, label: str) -> None:
     axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
     axis.annotate(f"{y[-1]:.3g}", (x[-1], y[-1]), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center")
@@ -189,6 +222,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "speed-growth.svg": growth,
     "scale.svg": scale,
     "grades.svg": grades,
+    "certified-links.svg": certified_links,
 }
 
 

@@ -1,0 +1,76 @@
+"""Tables of proofs: certified shares with their baselines, and certified items under attack. Used by `pages.py`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from fgai.bench.tables import grid
+
+RESULTS = Path(__file__).parent.parent / "results"
+COUNTS = ("items", "certified", "fell", "violations", "lost_members")
+Row = dict[str, Any]
+
+
+def _rows(file: str) -> list[Row]:
+    path = RESULTS / file
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def certified(against: str) -> str:
+    """Shares certified and right of each model beside its accuracies, mean over seeds; for injections also V_5."""
+    rows = [row for row in _rows("certified.json") if row["against"] == against]
+    budgets = sorted({row["budget"] for row in rows})
+    models: dict[tuple[str, str, str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        models[row["dataset"], row["backbone"], row["method"], row["groups"]].append(row)
+    names = ["certified_and_right", *(["overlap"] if against.startswith("injection") else [])]
+    voting, body = against == "links", []
+    for (dataset, backbone, method, groups), own in models.items():
+        about = [dataset, backbone, method, str(len({row["seed"] for row in own})), *([str(groups)] if voting else [])]
+        accuracies = [f"{mean(row[name] for row in own):.3f}" for name in ("accuracy", "plain", "without_links")]
+        body.append([*about, *accuracies, *(_mean_at(own, budget, name) for name in names for budget in budgets)])
+    letter = {"links": "e", "deletions": "q"}.get(against, "m")
+    head = ["dataset", "backbone", "method", "seeds", *(["T"] if voting else []), "accuracy", "plain", "without links"]
+    heads = [f"{'' if name != 'overlap' else 'V_5, '}{letter} = {budget}" for name in names for budget in budgets]
+    return grid([*head, *heads], body)
+
+
+def _mean_at(rows: Iterable[Row], budget: int, name: str) -> str:
+    """The mean of a column over the seeds at one budget, or a dash."""
+    values = [row[name] for row in rows if row["budget"] == budget and row.get(name) is not None]
+    return f"{mean(values):.3f}" if values else "-"
+
+
+def attacked() -> str:
+    """Items attacked, certified ones, those that fell, and violations; summed over budgets and seeds."""
+    sums: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for row in _rows("attacked_certificates.json"):
+        about = tuple(str(row[part]) for part in ("dataset", "backbone", "method", "against", "attacker"))
+        sums[about].update({name: row[name] or 0 for name in COUNTS})
+    body = [[*about, *(f"{count[name]:,}" for name in COUNTS)] for about, count in sums.items()]
+    total = [f"{sum(count[name] for count in sums.values()):,}" for name in COUNTS]
+    head = ["dataset", "model", "method", "against", "attacker", "attacked", "certified", "fell", "violations"]
+    return grid([*head, "of the top 5"], [["**in all**", *[""] * 4, *total], *body])
+
+
+def targeted() -> str:
+    """The share of nodes that new neighbours make fall, and the share that is certified: the model, and its votes."""
+    shares: dict[tuple[str, ...], dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    kinds = {"injection": "[-1, 1]", "injection-realistic": "real-looking", "links": "any, T = 11"}
+    for row in _rows("attacked_certificates.json"):
+        if row["attacker"] in ("single", "votes"):
+            method = f"Voted({row['method']})" if row["attacker"] == "votes" else row["method"]
+            about = (row["dataset"], row["backbone"], method, kinds[row["against"]])
+            shares[about][row["budget"]].update({name: row[name] or 0 for name in COUNTS})
+    budgets = sorted({budget for at in shares.values() for budget in at})
+    body = [
+        [*about, *(f"{at[budget][name] / at[budget]['items']:.3f}" for name in ("fell", "certified") for budget in at)]
+        for about, at in sorted(shares.items())
+    ]
+    heads = [f"{name}, m = {budget}" for name in ("falls", "certified") for budget in budgets]
+    return grid(["dataset", "backbone", "model", "features", *heads], body)
