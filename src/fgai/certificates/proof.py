@@ -120,7 +120,8 @@ class Proof:
         names = ("certified", "certified_and_right")
         curve = [(row["budget"], *(_format(row[name]) for name in names)) for row in self.curve(_steps(self.against))]
         shares = self.shares()
-        overlap = "none" if self.overlap is None else f"at least {float(self.overlap.nanmean()):.3f} on average"
+        mean = None if self.overlap is None else float(self.overlap.nanmean())
+        overlap = "no bound" if mean is None else f"at least {mean:.3f} on average ({self.overlap_how})"
         return "\n".join(
             [
                 self.sentence(),
@@ -128,7 +129,7 @@ class Proof:
                 *(f"{budget:>8g} {certified:>10} {right:>20}" for budget, certified, right in curve),
                 *(f"{_format(shares[name])} {meaning}" for name, meaning in BASELINES.items()),
                 f"how the class is known: {self.how} ({self.reason})",
-                f"overlap of the top k: {overlap} ({self.overlap_how})",
+                f"overlap of the top k: {overlap}",
             ]
         )
 
