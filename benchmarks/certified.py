@@ -85,7 +85,7 @@ def real_looking(data: Data, nodes: int) -> Injection:
     x = require(data, "x")
     values, sums = (x.coalesce().values(), torch.sparse.sum(x, 1).to_dense()) if x.is_sparse else (x, x.sum(1))
     low, high = min(0.0, float(values.min())), float(values.max())
-    ones = math.ceil(float((sums.double() - low * x.size(1)).max()) / (high - low) - 1e-6)
+    ones = math.ceil(float((sums.double() - low * x.size(1)).max()) / (high - low))
     return Injection(nodes, (low, high), ones=ones)
 
 
