@@ -187,23 +187,17 @@ class AuditReport:
     @property
     def title(self) -> str:
         """The model, the explanation, the adversary with its settings, the gain and the seeds."""
-        settings = ", ".join(
-            f"{name}={value!s:.200}" for name, value in self.adversary.items() if name not in ("name", "threat", "seed")
-        )
+        chosen = {name: value for name, value in self.adversary.items() if name not in ("name", "threat", "seed")}
+        attack = f"{self.attack}({', '.join(f'{name}={value!s:.200}' for name, value in chosen.items())})"
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        return (
-            f"{self.model}, explanation '{self.explanation}', under {self.attack}({settings}), "
-            f"gain {self.gain}, {seeds}"
-        )
+        return f"{self.model}, explanation '{self.explanation}', under {attack}, gain {self.gain}, {seeds}"
 
     @property
     def proved(self) -> str:
         """A sentence with the certified shares, which hold for any attack in attention space."""
         shares = ", ".join(f"{self.certified[radius]:.1%} within {radius}" for radius in TEXT_RADII)
-        return (
-            "Certified (exact, l1, attention of the last layer): the top 5 of nodes with more neighbours stays whole "
-            f"for {shares}"
-        )
+        what = "the top 5 of nodes with more neighbours stays whole"
+        return f"Certified (exact, l1, attention of the last layer): {what} for {shares}"
 
     def text(self) -> str:
         """The report as text for a terminal."""
