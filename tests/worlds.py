@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch_geometric.data import Data
 from torch_geometric.nn.models import GAT
 from torch_geometric.utils import add_self_loops
 
@@ -38,11 +39,27 @@ def _small(sparse):
 
 
 def asked(graph, name):
-    """The graph with pairs to answer for, where a model needs them."""
+    """The graph with pairs to answer for, or as a batch of one graph, where a model needs them."""
     graph = copy(graph)
     if name.endswith("-links"):
         graph.edge_label_index = graph.edge_index
+    if name.endswith("-graphs"):
+        masks = [key for key in graph.keys() if key.endswith("_mask")]  # noqa: SIM118, not a dict
+        graph = graph.from_dict({key: value for key, value in graph.to_dict().items() if key not in masks})
+        graph.y, graph.batch = torch.tensor([2]), torch.zeros(graph.num_nodes, dtype=torch.long)
     return graph
+
+
+def molecules(count=6, seed=0, **attributes) -> list[Any]:
+    """Small connected graphs of 3 to 8 nodes with one-hot features and a label each."""
+    draw, graphs = random.Random(seed), []
+    for number in range(count):
+        nodes = draw.randint(3, 8)
+        ends = torch.tensor([(draw.randrange(node), node) for node in range(1, nodes)] + [(0, nodes - 1)]).t()
+        ends = torch.cat([ends, ends.flip(0)], dim=1).unique(dim=1)
+        x = torch.eye(4)[[draw.randrange(4) for _ in range(nodes)]]
+        graphs.append(Data(x=x, edge_index=ends, y=torch.tensor([number % 2]), **attributes))
+    return graphs
 
 
 @cache

@@ -18,6 +18,7 @@ from fgai.adversaries import AttackEnsemble as AttackEnsemble
 from fgai.adversaries import AttentionBall as AttentionBall
 from fgai.adversaries import EdgeRewiring as EdgeRewiring
 from fgai.adversaries import FeatureBall as FeatureBall
+from fgai.adversaries import GraphInjection as GraphInjection
 from fgai.adversaries import NodeInjection as NodeInjection
 from fgai.adversaries import Perturbation as Perturbation
 from fgai.attention import Attention as Attention

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 
 from fgai.checks import describe, describe_tensor
 from fgai.errors import CallError, FGAIError
@@ -61,7 +61,7 @@ def call_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Tens
     if not isinstance(logits, Tensor) or logits.layout != torch.strided or logits.is_meta or logits.dim() == 0:
         raise CallError(
             f"{type(model).__name__} returned {describe_tensor(logits)}, and fgai needs one dense tensor of logits "
-            "with a row per node; select it with call=lambda model, data: ..."
+            "with a row per node, pair or graph; select it with call=lambda model, data: ..."
         )
     return logits
 
@@ -112,7 +112,8 @@ def forward_parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 def takes_graph(model: nn.Module) -> bool:
     """Return whether `forward` takes the graph itself: by the name or the annotation of its first parameter."""
     first = next(iter(forward_parameters(model).values()), None)
-    return first is not None and (first.name in ("data", "graph") or first.annotation in (Data, HeteroData, "Data"))
+    kinds = (Data, Batch, HeteroData, "Data", "Batch")
+    return first is not None and (first.name in ("data", "graph") or first.annotation in kinds)
 
 
 @contextmanager

@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.loader import DataLoader
 
 from fgai.attention import Attention
 from fgai.errors import CallError, DataError, NotFiniteError
 from fgai.graph import count_nodes, is_edge_list
+from fgai.items import Items, copied, items_of
 from fgai.readers import all_finite
 
+GraphInput = Data | Sequence[Data] | DataLoader  # a graph, or several that become one batch
 SUM_TOLERANCE = 1e-3  # |sum of probabilities - 1|, wide enough for half precision
 CLEAN = "the clean graph"
 UNSTABLE = "check the weights of the model, and whether features are far too large"
@@ -82,10 +85,11 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
 def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
     """Check a homogeneous graph and return it with labels as integers [N].
 
-    Labels [N, 1] and floats that hold integers are converted, in a copy of the graph.
+    Labels [N, 1] and floats that hold integers are converted, in a copy of the graph. A batch of graphs is returned as
+    a `Data` with `batch` and `num_graphs`.
 
     Args:
-        data: The graph.
+        data: The graph, a PyG `Batch`, or several graphs: a list of `Data` or PyG's `DataLoader`.
         masks: The names of masks to check. Labels are checked and converted only if this is not empty.
         edges: Require an `edge_index`.
 
@@ -105,38 +109,42 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
             f"the graph has {len(data.node_types)} kinds of nodes and {len(data.edge_types)} of edges; only fgai.read "
             "accepts it, all other functions need a homogeneous graph: data.to_homogeneous()"
         )
+    data = _collated(data)
     if not isinstance(data, Data):
-        raise DataError(f"{type(data).__name__} is not a graph; give a torch_geometric.data.Data")
+        raise DataError(f"{type(data).__name__} is not a graph; give a torch_geometric.data.Data, or a list of them")
     if edges and not isinstance(data.get("edge_index"), Tensor):
         sparse = " (its edges are in `adj_t`: remove the transform ToSparseTensor)" if "adj_t" in data else ""
         raise DataError(f"the graph has no `edge_index`, only {sorted(data.keys())}; set it as a tensor [2, E]{sparse}")
     check_graph(data)
     for name in masks:
         if data.get(name) is not None:
-            _check_mask(name, data[name], rows_of(data))
+            _check_mask(name, data[name], items_of(data))
     if not masks or data.get("y") is None:
         return data
-    y = _integer_labels(data["y"], rows_of(data))
+    y = _integer_labels(data["y"], items_of(data))
     if y is not data["y"]:
         data = copy.copy(data)
         data.y = y
     return data
 
 
-def rows_of(data: Data) -> int:
-    """Return the number of rows of logits: one per node, or one per pair if links are predicted."""
-    pairs, x = data.get("edge_label_index"), data.get("x")
-    if isinstance(pairs, Tensor):
-        return pairs.size(1)
-    return x.size(0) if isinstance(x, Tensor) else int(data.num_nodes or 0)
+def _collated(data: Any) -> Any:
+    """Return one `Data` for a `Batch`, a list of graphs or a loader of batches; other values as they are."""
+    if isinstance(data, DataLoader):
+        data = [graph for batch in data for graph in batch.to_data_list()]
+    if isinstance(data, list | tuple) and data and all(isinstance(graph, Data) for graph in data):
+        data = Batch.from_data_list(list(data))
+    return copied(data) if isinstance(data, Batch) and isinstance(data, Data) else data
 
 
 def expected_rows(graph: Any) -> tuple[int, ...]:
-    """Return the accepted numbers of rows of logits: one per node or pair, or one per seed node of a batch."""
-    return rows_of(graph), int(graph.get("batch_size") or rows_of(graph))
+    """Return the accepted numbers of rows of logits: one per item, or one per seed node of a batch."""
+    rows = items_of(graph).count
+    return rows, int(graph.get("batch_size") or rows)
 
 
-def _check_mask(name: str, mask: Any, rows: int) -> None:
+def _check_mask(name: str, mask: Any, items: Items) -> None:
+    rows = items.count
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise DataError(
             f"`{name}` is {describe_tensor(mask)}, and a mask is booleans [{rows}]; convert 0 and 1 with "
@@ -148,12 +156,10 @@ def _check_mask(name: str, mask: Any, rows: int) -> None:
             f"data.{name} = data.{name}[:, 0]"
         )
     if len(mask) != rows:
-        raise DataError(
-            f"`{name}` has {len(mask)} entries, and the graph has {rows} nodes (or pairs); give one for each"
-        )
+        raise DataError(f"`{name}` has {len(mask)} entries, and the graph has {rows} {items.kind}; give one for each")
 
 
-def _integer_labels(y: Any, rows: int) -> Tensor:
+def _integer_labels(y: Any, items: Items) -> Tensor:
     """Return the labels as integers [N]; the same tensor if it has that form."""
     if not isinstance(y, Tensor):
         raise DataError(f"`y` is {type(y).__name__}; give a tensor with one class per node")
@@ -163,9 +169,11 @@ def _integer_labels(y: Any, rows: int) -> Tensor:
             "column, or remove `y`, and the model's own predictions are the labels"
         )
     flat = y.flatten() if y.dim() != 1 else y
-    if len(flat) != rows:
+    if len(flat) != items.count:
+        one = "; a graph with one label belongs into a batch, Batch.from_data_list([...])" if len(flat) == 1 else ""
         raise DataError(
-            f"`y` has {len(flat)} labels, and the graph has {rows} nodes (or pairs); give one for each, -1 for none"
+            f"`y` has {len(flat)} labels, and the graph has {items.count} {items.kind}; give one for each, -1 for "
+            f"none{one}"
         )
     if flat.is_floating_point() and not bool((flat == flat.round()).all()):
         invalid = float(flat[flat != flat.round()][0])
@@ -206,8 +214,9 @@ def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str =
         )
     if rows and len(logits) not in rows:
         raise CallError(
-            f"{model} returned {len(logits)} rows of logits for a graph of {rows[0]} nodes (or pairs); fgai needs one "
-            "row per node or pair, not per graph: define call=lambda model, data: ... that returns them"
+            f"{model} returned {len(logits)} rows of logits for a graph of {rows[0]} nodes (or pairs, or graphs of a "
+            "batch, by the length of `y` and the masks); fgai needs one row for each: define call=lambda model, data: "
+            "... that returns them"
         )
     check_finite(f"the logits of {model} on {on}", logits, UNSTABLE)
     if _are_probabilities(logits.detach()):

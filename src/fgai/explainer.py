@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
+from torch_geometric.explain.config import ModelTaskLevel
 
 from fgai.attention import Attention
 from fgai.checks import check_attention, check_graph
@@ -21,7 +22,8 @@ class AttentionExplainer(ExplainerAlgorithm):
     """An algorithm for `torch_geometric.explain.Explainer`: an attention explanation by name.
 
     With an `index`, the mask holds the weights of the edges that count for these nodes: their computation graph for
-    `tree`, the edges into them for `last`. Without one, it holds the sum over all nodes.
+    `tree`, the edges into them for `last`. Without one, it holds the sum over all nodes. If the model classifies graphs
+    (`task_level="graph"`), an `index` is a graph of `batch`.
 
     Weights are matched edge by edge. The class of the same name in PyG truncates the rows of the layer to the number of
     input edges, which assigns weights to wrong edges if the graph has self-loops.
@@ -61,9 +63,15 @@ class AttentionExplainer(ExplainerAlgorithm):
                 reading = read(graph)  # without a check of the logits: a model for Explainer may return probabilities
             check_attention(reading.attention, type(model).__name__)
             attribution = reading.attribution(self.explanation, read=read, graph=graph)
-        weight = _weights(attribution, index)
+        weight = _weights(attribution, self._nodes(index, kwargs.get("batch")))
         mask = weight.weights_at(edge_index.to(weight.edge_index.device), default=0.0)[:, 0]
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask.to(x.dtype).to(x.device))
+
+    def _nodes(self, index: Any, batch: Tensor | None) -> Any:
+        """Return the nodes to explain: `index`, or the nodes of these graphs if the model classifies graphs."""
+        if index is None or self.model_config.task_level != ModelTaskLevel.graph:
+            return index
+        return None if batch is None else torch.isin(batch, torch.as_tensor(index, device=batch.device))
 
     def supports(self) -> bool:
         """Return whether the configuration is supported: attention gives edge masks only."""

@@ -97,7 +97,9 @@ def grade_used(uniform_shift: float, nonuniformity: float, overlap_at_random: fl
     )
 
 
-def grade_faithful(necessity: Interval, against_least: Interval, explanation: str = "the explanation") -> Grade:
+def grade_faithful(
+    necessity: Interval, against_least: Interval, explanation: str = "the explanation", items: str = "nodes"
+) -> Grade:
     """Grade whether deleting the most attended edges hurts more than deleting random or the least attended ones.
 
     The grade is `supported` if both differences lie above 0, `contradicted` if one lies below 0, else `unknown`. For an
@@ -108,13 +110,14 @@ def grade_faithful(necessity: Interval, against_least: Interval, explanation: st
         necessity: Drop without the most attended edges minus drop without random ones.
         against_least: Drop without the most attended edges minus drop without the least attended ones.
         explanation: Name of the explanation, for the sentence.
+        items: What was tested: nodes or graphs, for the sentence.
 
     >>> grade_faithful(Interval.of([0.1, 0.2] * 20), Interval.of([0.2, 0.3] * 20)).value
     'supported'
     """
     tested = min(necessity.count, against_least.count)
     if tested < MIN_NODES:
-        return Grade("unknown", f"Not enough evidence: only {tested} nodes can be tested (at least {MIN_NODES}).")
+        return Grade("unknown", f"Not enough evidence: only {tested} {items} can be tested (at least {MIN_NODES}).")
     if math.isnan(necessity.mean + against_least.mean):
         return Grade("unknown", "Not enough evidence: a number is missing.")
     each = {"random ones": necessity, "the least attended": against_least}
@@ -125,7 +128,7 @@ def grade_faithful(necessity: Interval, against_least: Interval, explanation: st
     if not undecided:
         reasons = " and ".join(f"than deleting {what}: {one}" for what, one in each.items())
         return Grade("supported", f"Deleting {edges} hurts more {reasons}.")
-    needed = _nodes_needed(necessity, against_least)
+    needed = _items_needed(items, necessity, against_least)
     return Grade("unknown", f"Not enough evidence that deleting {edges} hurts more {' or '.join(undecided)}; {needed}.")
 
 
@@ -272,13 +275,13 @@ def _grade(tests: Sequence[tuple[bool, float, str]], failed: str, unknown: str) 
     return None
 
 
-def _nodes_needed(*intervals: Interval) -> str:
-    """Return the approximate number of nodes for a decision, in words."""
+def _items_needed(items: str, *intervals: Interval) -> str:
+    """Return the approximate number of nodes or graphs for a decision, in words."""
     negative = [one for one in intervals if one.mean < 0]
     counts = [one.nodes_needed() for one in negative or intervals]
     needed = min(counts) if negative else max(counts)
     if not math.isfinite(needed):
-        return "no number of nodes would decide a difference of 0"
+        return f"no number of {items} would decide a difference of 0"
     return (
-        f"about {needed:,.0f} nodes would decide if the difference is as measured, {intervals[0].count:,} were tested"
+        f"about {needed:,.0f} {items} would decide if the difference is as measured, {intervals[0].count:,} were tested"
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -11,9 +9,11 @@ from torch_geometric.data import Data
 from fgai.adjacency import follow_edges
 from fgai.cache import TensorNotes, version
 from fgai.errors import DataError, MatchError
+from fgai.items import Items, copied, extend_batch, items_of
 
 _PARTS = TensorNotes()  # a tensor -> the operands of `append_rows`
-CONCATENATED = ("x", "edge_index")  # not padded by `add_nodes`
+CONCATENATED = ("x", "edge_index", "batch", "ptr")  # not padded by `add_nodes`
+IDS = ("y", "n_id", "e_id", "input_id")  # labels and ids: -1 for none
 
 
 def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
@@ -140,20 +140,27 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     """Return the graph with the rows of `x` as additional nodes and `edge_index` as additional edges.
 
     New nodes are numbered from `data.num_nodes`. All other attributes of nodes and edges are padded: floats with 0,
-    masks with False, integers (labels) with -1. Gradients reach `x`, also if `data.x` is sparse.
+    masks with False, labels and ids (`y`, `n_id`, `e_id`) with -1, other integers (types, relations) with their most
+    frequent value. In a batch, a new node belongs to the graph that it is linked to. Gradients reach `x`, also if
+    `data.x` is sparse.
 
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([4, 5]))
     >>> more = add_nodes(data, torch.ones(1, 1), torch.tensor([[2], [0]]))
     >>> more.num_nodes, more.edge_index.tolist(), more.y.tolist()
     (3, [[0, 2], [1, 0]], [4, 5, -1])
     """
-    old, edges, more = require(data, "x"), require(data, "edge_index"), copy.copy(data)
+    old, edges, more, items = require(data, "x"), require(data, "edge_index"), copied(data), items_of(data)
     for name, value in data.to_dict().items():
-        if name not in CONCATENATED and isinstance(value, Tensor) and not _belongs_to_pairs(data, name):
+        if name not in CONCATENATED and isinstance(value, Tensor) and not _belongs_to_items(data, name, items):
             if data.is_node_attr(name):
-                more[name] = _pad(value, x.size(0))
+                more[name] = _pad(name, value, x.size(0))
             elif data.is_edge_attr(name):
-                more[name] = _pad(value, edge_index.size(1))
+                more[name] = _pad(name, value, edge_index.size(1))
+    if isinstance(batch := data.get("batch"), Tensor):
+        more.batch = extend_batch(batch, x.size(0), edge_index, separate=items.kind == "graphs")
+        if "ptr" in data:  # of the batch that `sort_by_graph` returns
+            sizes = degree(more.batch, len(data["ptr"]) - 1)
+            more.ptr = torch.cat([data["ptr"][:1], sizes.cumsum(0)])
     more.x = append_rows(old, x)
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
@@ -174,9 +181,9 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     >>> delete_edges(data, torch.tensor([True, False])).edge_index.tolist()
     [[1], [0]]
     """
-    remaining = data.edge_subgraph(~gone)
+    remaining, items = copied(data).edge_subgraph(~gone), items_of(data)
     for name in data.keys():  # noqa: SIM118, not a dict
-        if _belongs_to_pairs(data, name):
+        if _belongs_to_items(data, name, items):
             remaining[name] = data[name]
     return follow_edges(remaining, data)
 
@@ -242,14 +249,17 @@ def _append_sparse(old: Tensor, x: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(indices, values, size, is_coalesced=True, check_invariants=False)
 
 
-def _belongs_to_pairs(data: Data, name: str) -> bool:
-    """Return whether an attribute holds the pairs of link prediction, their labels or masks, which are never padded."""
-    if name in ("edge_label", "edge_label_index"):
+def _belongs_to_items(data: Data, name: str, items: Items) -> bool:
+    """Return whether an attribute holds the pairs or graphs of a batch, or their labels or masks: never padded."""
+    if name in ("edge_label", "edge_label_index", "ptr"):
         return True
     per_row = name == "y" or name.endswith("_mask")
-    return per_row and "edge_label_index" in data and data[name].size(0) == data.edge_label_index.size(1)
+    return per_row and items.kind != "nodes" and data[name].size(0) == items.count
 
 
-def _pad(value: Tensor, rows: int) -> Tensor:
-    integer = not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
-    return torch.cat([value, value.new_full((rows, *value.shape[1:]), -1 if integer else 0)])
+def _pad(name: str, value: Tensor, rows: int) -> Tensor:
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool or len(value) == 0:
+        filling = value.new_zeros(value.shape[1:])
+    else:
+        filling = value.new_full(value.shape[1:], -1) if name in IDS else value.mode(dim=0).values
+    return torch.cat([value, filling.expand(rows, *value.shape[1:])])

@@ -19,6 +19,7 @@ from fgai.attention import Attention
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
+from fgai.items import Items, items_of, sort_by_graph
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
 from fgai.printing import short_repr
@@ -30,14 +31,16 @@ class Reading:
     """The logits and the attention of a model on one graph.
 
     Args:
-        logits: The output of the model, [N, C]; [N, 1] or [N] for binary classification.
+        logits: The output of the model, [N, C]; [N, 1] or [N] for binary classification. A row per item.
         attention: The attention by site, in the order of execution.
         unread: The names of modules whose attention cannot be read.
+        items: What the rows of the logits are for: nodes, pairs or graphs; None if the graph is not known.
     """
 
     logits: Tensor  # [N, C]
     attention: Mapping[str, Attention]
     unread: tuple[str, ...] = field(default=(), kw_only=True)
+    items: Items | None = field(default=None, kw_only=True)
 
     __repr__ = short_repr
 
@@ -115,7 +118,7 @@ class Reading:
         if nodes == len(self.logits):
             return self
         attention = {site: a.head(nodes) for site, a in self.attention.items()}
-        return Reading(self.logits[:nodes], attention, unread=self.unread)
+        return Reading(self.logits[:nodes], attention, unread=self.unread, items=Items("nodes", nodes))
 
     def detach(self) -> Reading:
         """Return the reading detached from the autograd graph."""
@@ -167,9 +170,13 @@ class Reader:
         Raises:
             CallError: The model cannot be called on the graph, or does not return a tensor.
         """
-        with self._context(graph), self._tap.open(weight_delta, score_delta, edit) as recording:
-            logits = self._call(graph)
-        return Reading(logits, recording.attention, unread=self.unread)
+        ordered, ids = sort_by_graph(graph)
+        with self._context(ordered), self._tap.open(weight_delta, score_delta, edit) as recording:
+            logits = self._call(ordered)
+        attention = recording.attention
+        if ids is not None:
+            attention = {site: replace(a, edge_index=ids[a.edge_index]) for site, a in attention.items()}
+        return Reading(logits, attention, unread=self.unread, items=_items(graph, logits))
 
     def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
         """Read the clean graph without gradients, and check the logits and the attention.
@@ -190,6 +197,7 @@ class Reader:
 
     def logits(self, graph: Graph) -> Tensor:
         """Return the logits only, without opening the tap."""
+        graph, _ = sort_by_graph(graph)
         with self._context(graph):
             return self._call(graph)
 
@@ -199,6 +207,10 @@ class Reader:
     def _context(self, graph: Graph) -> AbstractContextManager[None]:
         """Return the context in which the model is called on a graph."""
         return nullcontext()
+
+
+def _items(graph: Graph, logits: Tensor) -> Items | None:
+    return items_of(graph, len(logits)) if isinstance(graph, Data) else None
 
 
 class _FrozenReader(Reader):

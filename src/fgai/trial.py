@@ -12,10 +12,11 @@ from torch_geometric.data import Data
 from fgai.adversaries import GAINS, Adversary, check_adversary
 from fgai.attention import Attention
 from fgai.calling import call_errors
-from fgai.checks import check_attention, check_labels, check_logits, one_graph
+from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
 from fgai.deletion import Among, First, f_curve, f_slope
 from fgai.errors import DataError
 from fgai.explanations import Attribution, Difference, Explanation, compare_nodes, one_layer
+from fgai.items import items_of
 from fgai.reading import Reader, Reading
 
 MAX_NODES = 500  # nodes on which explanations of more than one layer are compared: each has its own weights
@@ -29,8 +30,8 @@ class Trial:
     graph: Data  # clean or attacked
     clean: Reading
     now: Reading  # of `graph`
-    y: Tensor  # [N], labels of the original nodes; for link prediction, of the node pairs
-    eval_mask: Tensor  # [N], mask of the nodes that metrics use
+    y: Tensor  # [N], labels of the items: the original nodes, the pairs, or the graphs of a batch
+    eval_mask: Tensor  # [N], mask of the items that metrics use
     explanation: str | Explanation = "last"  # the explanation that metrics use
     reference: Trial | None = None  # the trial of the clean graph; None if this is it
 
@@ -101,12 +102,12 @@ def sample_nodes(attribution: Attribution) -> Tensor:
     return order.sort().values.to(attribution.edge_index.device)
 
 
-def clean_trial(read: Reader, data: Data, explanation: str | Explanation = "last") -> Trial:
+def clean_trial(read: Reader, data: GraphInput, explanation: str | Explanation = "last") -> Trial:
     """Read the model on the clean graph and check the reading.
 
     Args:
         read: Reader of the model, in evaluation mode.
-        data: The clean graph. Metrics use the nodes in `test_mask`, or all nodes if there is none. Without `y`, the
+        data: The clean graph or batch. Metrics use the items in `test_mask`, or all if there is none. Without `y`, the
             predictions of the model are the labels.
         explanation: Name of the explanation that metrics use, see `fgai.explanations`.
 
@@ -117,12 +118,12 @@ def clean_trial(read: Reader, data: Data, explanation: str | Explanation = "last
     clean = read.checked(data)
     labels, eval_mask = data.get("y"), data.get("test_mask")
     labels = clean.probs.argmax(-1) if labels is None else labels
-    eval_mask = _all_nodes(clean) if eval_mask is None else eval_mask
+    eval_mask = _all_items(clean) if eval_mask is None else eval_mask
     if not eval_mask.any() or (labels[eval_mask] < 0).any():
         raise DataError(
-            f"`test_mask` holds {int(eval_mask.sum())} nodes, and {int((labels[eval_mask] < 0).sum())} of them have no "
-            "label in `y`; give a mask of labelled nodes, or omit `y`: the clean predictions of the model are then the "
-            "labels"
+            f"`test_mask` holds {int(eval_mask.sum())} {items_of(data).kind}, and "
+            f"{int((labels[eval_mask] < 0).sum())} of them have no label in `y`; give a mask of labelled ones, or omit "
+            "`y`: the clean predictions of the model are then the labels"
         )
     check_labels(labels[eval_mask], clean.probs.size(1))
     return Trial(read, data, clean, clean, labels, eval_mask, explanation)
@@ -154,6 +155,6 @@ def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Am
     return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, trial.correct, first, among))
 
 
-def _all_nodes(clean: Reading) -> Tensor:
-    """Return a mask of all nodes."""
+def _all_items(clean: Reading) -> Tensor:
+    """Return a mask of all items."""
     return torch.ones(len(clean.logits), dtype=torch.bool, device=clean.logits.device)

@@ -19,6 +19,7 @@ from fgai.adversaries import (
     ChosenInjection,
     EdgeRewiring,
     FeatureBall,
+    GraphInjection,
     NodeInjection,
     SingleTarget,
     WorstOf,
@@ -38,6 +39,7 @@ INSTANCES = {
         *(NodeInjection(3, 4, steps=2, step=0.5, links=links) for links in LINKS if links != "random"),
         *(NodeInjection(2, 3, steps=2, box=None, features=features) for features in ("l1", "l2", "realistic")),
     ),
+    "graph-injection": (GraphInjection(steps=2), GraphInjection(3, 1, steps=2, features="l2")),
     "edge-rewiring": (
         EdgeRewiring(4, 3, rounds=2, pool=60, seed=2),
         EdgeRewiring(3, 0, rounds=1, pool=60),
@@ -153,6 +155,7 @@ def assert_feature_ball(adversary, now):
 
 BUDGETS = {
     "node-injection": (assert_injection, {"x", "added"}),
+    "graph-injection": (assert_injection, {"x", "added"}),
     "edge-rewiring": (lambda a, now: assert_links(now, a.added, a.dropped), {"added", "dropped"}),
     "attention-ball": (assert_attention_ball, set(PLUS)),
     "feature-ball": (assert_feature_ball, {"x_delta"}),

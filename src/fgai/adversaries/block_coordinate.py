@@ -21,6 +21,7 @@ from fgai.attention import Attention
 from fgai.calling import frozen_params
 from fgai.errors import NotFiniteError, SettingError
 from fgai.graph import add_edges, locate, require
+from fgai.items import refuse_graphs
 from fgai.reading import Reader, Reading
 from fgai.seeding import seeded
 from fgai.settings import check_seed, check_whole
@@ -64,6 +65,7 @@ class PRBCD:
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading with the largest gain; see `Adversary`."""
+        refuse_graphs(graph, type(self).__name__, "attack with fgai.GraphInjection()", most=1)
         best, undirected = Best(read, graph, gain), graph.is_undirected()
         edges, nodes = require(graph, "edge_index").cpu().unique(dim=1), int(graph.num_nodes or 0)
         pairs = nodes * (nodes - 1) // (2 if undirected else 1)

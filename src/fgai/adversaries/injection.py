@@ -12,11 +12,12 @@ from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
 from fgai.adversaries.features import FEATURES, FeatureBox
-from fgai.adversaries.links import LINKS, LinkBudget
+from fgai.adversaries.links import LINKS, PER_GRAPH, LinkBudget, links_per_graph
 from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
 from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
+from fgai.items import items_of
 from fgai.reading import Reader, Reading
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
 
@@ -25,9 +26,16 @@ from fgai.settings import check_box, check_choice, check_positive, check_seed, c
 class InjectionSite:
     """The graph with injected nodes. Only their features vary, so kernels sort its edges once."""
 
-    links: Tensor  # [2, 2 nodes edges]
+    nodes: int  # injected ones
+    links: Tensor  # [2, 2L], both directions
     augmented: Data  # the injected nodes have zero features
     box: FeatureBox
+
+    @classmethod
+    def of(cls, graph: Data, pairs: Tensor, box: FeatureBox) -> InjectionSite:
+        """Return the site of these links: injected nodes above the nodes that they are linked to, [2, L]."""
+        nodes, links = int(pairs.max()) + 1 - int(graph.num_nodes or 0), undirected(pairs)
+        return cls(nodes, links, add_nodes(graph, box.low.new_zeros(nodes, box.low.numel()), links), box)
 
     def graph(self, x: Tensor) -> Data:
         """Return the graph with these features of the injected nodes."""
@@ -42,8 +50,7 @@ class InjectionSite:
     def read(self, read: Reader, x: Tensor) -> AttackResult:
         """Read the model on the graph with these features of the injected nodes."""
         graph = self.graph(x)
-        reading = read(graph)
-        return AttackResult(reading.logits, reading.attention, self.change(x), graph, unread=reading.unread)
+        return AttackResult.of(read(graph), self.change(x), graph)
 
     def offer(self, read: Reader, x: Tensor, best: Best) -> None:
         """Evaluate these features, without gradients, and offer them to `best`."""
@@ -60,11 +67,13 @@ class NodeInjection:
     """`nodes` new nodes with `edges` links each; their features by projected gradient ascent inside a box.
 
     x <- clamp(x + step * half-width * sign(d gain / d x)), `steps` times from a random start. The paper's budget is
-    20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges.
+    20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges. If a model answers for the
+    graphs of a batch, each graph gets `nodes` new nodes, linked inside it.
 
     Args:
-        nodes: Injected nodes.
-        edges: Links of each injected node, to different nodes; each link has both directions.
+        nodes: Injected nodes; of a batch of graphs, in each graph.
+        edges: Links of each injected node, to different nodes; each link has both directions. In a graph of a batch
+            with fewer nodes, to all of them.
         steps: Steps of gradient ascent; 0 keeps the features random, which is a baseline.
         step: Step size, in units of half the width of the box.
         box: Range of the injected features; None takes the range of each feature from the data.
@@ -117,13 +126,14 @@ class NodeInjection:
 
     def place(self, graph: Data, clean: Reading | None = None) -> InjectionSite:
         """Link the injected nodes to the graph; their features are set later. `clean` has the margins of the nodes."""
-        links, box = self._links(graph, clean), FEATURES[self.features](graph, self.box)
-        return InjectionSite(links, add_nodes(graph, box.low.new_zeros(self.nodes, box.low.numel()), links), box)
+        pairs, box = self._pairs(graph, clean), FEATURES[self.features](graph, self.box)
+        return InjectionSite.of(graph, pairs, box)
 
     def start(self, site: InjectionSite) -> Tensor:
-        """Return random features near the middle of the box; [nodes, F]."""
+        """Return random features near the middle of the box, the same ones in each graph of a batch; [M, F]."""
         box, generator = site.box, torch.Generator().manual_seed(self.seed)
         noise = torch.randn(self.nodes, box.low.numel(), generator=generator, dtype=box.low.dtype).to(box.low.device)
+        noise = noise.repeat(site.nodes // self.nodes, 1)
         return box.clamp((box.low + box.high) / 2 + 0.1 * box.half * noise)
 
     def climb(
@@ -140,10 +150,12 @@ class NodeInjection:
                 x = site.box.ascend(x, slope, self.step)
         return x
 
-    def _links(self, graph: Data, clean: Reading | None) -> Tensor:
-        """Return the links, both directions; [2, 2 nodes edges]."""
-        size = int(graph.num_nodes or 0)
+    def _pairs(self, graph: Data, clean: Reading | None) -> Tensor:
+        """Return the links, injected nodes above the nodes that they are linked to; [2, L]."""
+        size, items = int(graph.num_nodes or 0), items_of(graph)
         allowed = resolve_targets(self.targets, size)
+        if items.kind == "graphs" and (items.count > 1 or self.links in PER_GRAPH):
+            return links_per_graph(graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), self.links)
         if self.edges > len(allowed):
             raise SettingError(
                 f"edges={self.edges} links per injected node, but there are only {len(allowed)} nodes to link to; "
@@ -151,4 +163,29 @@ class NodeInjection:
             )
         chosen = LINKS[self.links](graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), clean)
         new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
-        return undirected(torch.stack([new, chosen.flatten()]))
+        return torch.stack([new, chosen.flatten()])
+
+
+@ADVERSARIES.register("graph-injection")
+@dataclass(frozen=True)
+class GraphInjection(NodeInjection):
+    """The node injection sized for molecules and other small graphs: 2 nodes with 2 links each in each graph.
+
+    The injected rows resemble the data (`realistic`): if the features are one-hot, so are they. All graphs of a batch
+    are attacked at once, each on its own: links and start depend on the seed and the graph, not on the batch.
+
+    >>> from fgai import backbones, datasets
+    >>> from fgai.adversaries import gains
+    >>> data = datasets.load("ba-2motifs")
+    >>> read = Reader(backbones.build("gat-graphs", data).eval())
+    >>> attacked = GraphInjection(steps=1)(read, data, gains.margin(read(data).detach()))
+    >>> attacked.graph.num_nodes - data.num_nodes, len(attacked.logits)
+    (2000, 1000)
+    """
+
+    nodes: int = 2
+    edges: int = 2
+    steps: int = 10
+    step: float = 0.5
+    box: tuple[float, float] | None = None
+    features: str = "realistic"

@@ -10,12 +10,15 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
+from fgai.errors import SettingError
 from fgai.graph import degree, edge_keys, require
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.settings import SEEDS
+from fgai.topk import rank_within
 
 GRAIN = 2.0**-20
+PER_GRAPH = ("random", "degree")  # link choices of a batch of graphs
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class LinkBudget:
     edges: int  # per injected node, at most the length of `allowed`
     allowed: Tensor  # [A], the nodes that may be linked to, ascending, on the CPU
     seed: int = 0
+
+    @property
+    def seeds(self) -> list[int]:
+        """A seed for each injected node."""
+        return [(self.seed * 1_000_003 + i) % SEEDS for i in range(self.nodes)]
 
 
 LinkChoice = Callable[[Data, LinkBudget, Reading | None], Tensor]  # -> [nodes, edges], distinct within a row
@@ -40,8 +48,7 @@ def random_links(graph: Data, budget: LinkBudget, clean: Reading | None = None) 
     torch.Size([2, 3])
     """
     size = len(budget.allowed)
-    seeds = [(budget.seed * 1_000_003 + i) % SEEDS for i in range(budget.nodes)]
-    return torch.stack([budget.allowed[_distinct(budget.edges, size, seed)] for seed in seeds])
+    return torch.stack([budget.allowed[_distinct(budget.edges, size, seed)] for seed in budget.seeds])
 
 
 @LINKS.register("degree")
@@ -107,6 +114,42 @@ def safe_links(graph: Data, budget: LinkBudget, clean: Reading | None = None) ->
     owner = torch.arange(nodes).repeat_interleave(begin.diff())
     least = torch.full_like(margin, torch.inf).scatter_reduce(0, owner, margin[ends], "amin")[budget.allowed]
     return _assign(budget.allowed[least.sort(descending=True, stable=True).indices], budget)
+
+
+def links_per_graph(graph: Data, budget: LinkBudget, choice: str) -> Tensor:
+    """Return the links of a batch of graphs: `budget.nodes` new nodes in each graph, with links inside it.
+
+    The links of a graph depend on its own nodes and the seed, not on the other graphs of the batch. A node of a graph
+    with fewer than `edges` nodes that may be linked to is linked to all of them.
+
+    Args:
+        graph: The batch.
+        budget: The number of new nodes in each graph and of their links.
+        choice: `random`, or `degree` for the nodes of highest degree, as in `LINKS`.
+
+    Returns:
+        New nodes, numbered from N graph by graph, above the nodes that they are linked to; [2, L].
+
+    >>> two = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), batch=torch.tensor([0, 0, 1, 1, 1]), num_nodes=5)
+    >>> links_per_graph(two, LinkBudget(1, 3, torch.arange(5)), "random")[0]
+    tensor([5, 5, 6, 6, 6])
+    """
+    if choice not in PER_GRAPH:
+        raise SettingError(f"links={choice!r} is for one graph; in a batch of graphs, give {' or '.join(PER_GRAPH)}")
+    nodes, batch = int(graph.num_nodes or 0), require(graph, "batch").cpu()[budget.allowed]
+    owner = batch.unique(return_inverse=True)[1]  # graphs without a node to link to get none
+    size = degree(owner, int(owner.max()) + 1)
+    place = rank_within(-budget.allowed.double(), owner, len(size))  # of a node in its graph
+    degrees = degree(require(graph, "edge_index")[1].cpu(), nodes)[budget.allowed].double()
+    pairs = []
+    for number, seed in enumerate(budget.seeds):
+        draw = torch.rand(int(size.max()), generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+        first = 0 if choice == "random" else number * budget.edges
+        rank = rank_within(draw[place] if choice == "random" else degrees, owner, len(size))
+        chosen = ((rank - first) % size[owner] < budget.edges).nonzero().flatten()
+        pairs.append(torch.stack([nodes + owner[chosen] * budget.nodes + number, budget.allowed[chosen]]))
+    links = torch.cat(pairs, dim=1)
+    return links[:, links[0].argsort(stable=True)]
 
 
 def _top_two(clean: Reading | None, nodes: int) -> Tensor | None:

@@ -119,7 +119,7 @@ class Perturbation:
             for deltas in (self.weight_delta, self.score_delta)
         )
         reading = read(graph, weight_delta=weights, score_delta=scores)
-        return AttackResult(reading.logits, reading.attention, self, graph, unread=reading.unread)
+        return AttackResult.of(reading, self, graph)
 
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file."""
@@ -175,6 +175,11 @@ class AttackResult(Reading):
     graph: Data
 
     __repr__ = short_repr
+
+    @classmethod
+    def of(cls, reading: Reading, perturbation: Perturbation, graph: Data) -> AttackResult:
+        """Return a reading of the perturbed graph with its perturbation."""
+        return cls(reading.logits, reading.attention, perturbation, graph, unread=reading.unread, items=reading.items)
 
     def detach(self) -> AttackResult:
         """Return the same reading without gradients."""

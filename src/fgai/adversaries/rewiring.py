@@ -14,6 +14,7 @@ from fgai.adversaries.perturbation import AttackResult, Perturbation, pairs_of, 
 from fgai.attention import Attention
 from fgai.errors import SettingError
 from fgai.graph import add_edges, locate, require
+from fgai.items import refuse_graphs
 from fgai.reading import Reader
 from fgai.settings import check_seed, check_whole
 
@@ -60,6 +61,7 @@ class EdgeRewiring:
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading with the largest gain; see `Adversary`."""
+        refuse_graphs(graph, "Rewiring", "attack with fgai.GraphInjection()", most=1)
         links = pairs_of(require(graph, "edge_index"))
         if self.dropped > links.size(1):
             raise SettingError(f"{self}, but the graph has {links.size(1)} links; drop no more than that")

@@ -15,9 +15,10 @@ from fgai.adversaries.base import ADVERSARIES, Best, Gain, resolve_targets
 from fgai.adversaries.features import FEATURES, FeatureBox
 from fgai.adversaries.gains import binary_logits
 from fgai.adversaries.injection import InjectionSite, NodeInjection
-from fgai.adversaries.perturbation import AttackResult, undirected
+from fgai.adversaries.perturbation import AttackResult
 from fgai.errors import SettingError
-from fgai.graph import add_nodes, require
+from fgai.graph import require
+from fgai.items import refuse_graphs
 from fgai.patching import message_passing_layers
 from fgai.reading import Reader, Reading
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
@@ -94,6 +95,7 @@ class SingleTarget:
         >>> SingleTarget(steps=2).sweep(read, data, [3, 4]).flipped.shape
         torch.Size([2])
         """
+        refuse_graphs(graph, "A sweep over single nodes", "attack all graphs at once with fgai.GraphInjection()")
         nodes = torch.as_tensor(targets, dtype=torch.long)
         resolve_targets(tuple(nodes.tolist()), int(graph.num_nodes or 0))
         box = FEATURES[self.features](graph, self.box)
@@ -148,8 +150,7 @@ class SingleTarget:
             inner = torch.combinations(torch.arange(self.nodes), 2).t()  # [2, P]
             first = size + self.nodes * torch.arange(len(targets))
             pairs = torch.cat([pairs, (inner[:, None] + first[None, :, None]).flatten(1)], 1)
-        links = undirected(pairs)
-        return InjectionSite(links, add_nodes(graph, box.low.new_zeros(count, len(box.low)), links), box)
+        return InjectionSite.of(graph, pairs, box)
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.adversaries import Adversary, NodeInjection, Threat, as_threat, describe
+from fgai.adversaries import Adversary, GraphInjection, NodeInjection, Threat, as_threat, describe
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import overlap_at_random, without_attention
 from fgai.calling import Call
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
+from fgai.checks import GraphInput, one_graph
 from fgai.deletion import SHARES
 from fgai.errors import DataError, SettingError
 from fgai.explanations import resolve
 from fgai.faithfulness import Faithfulness, measure_faithfulness
 from fgai.grades import grade
+from fgai.items import items_of
 from fgai.metrics import METRICS, measure, random_attention
 from fgai.metrics.explanation import TOP
 from fgai.metrics.trials import node_overlap, node_shift
@@ -37,8 +39,8 @@ RANDOM_DRAWS = 10  # random explanations of the baseline
 
 def audit(
     model: nn.Module,
-    data: Data,
-    by: Adversary | Threat | str = NodeInjection(),
+    data: GraphInput,
+    by: Adversary | Threat | str | None = None,
     *,
     explanation: str = "tree",
     gain: str | None = None,
@@ -50,16 +52,17 @@ def audit(
 ) -> AuditReport:
     """Audit an explanation of a model: is it used, is it faithful, is it stable under attack?
 
-    The adversary attacks the model through the model's own gradients. The audit scores the nodes in `data.test_mask`,
-    or all nodes if there is no such mask. Without `data.y`, the model's predictions on the clean graph are the labels.
-    Model and graph are not changed.
+    The adversary attacks the model through the model's own gradients. The audit scores the nodes, pairs or graphs in
+    `data.test_mask`, or all if there is no such mask. Without `data.y`, the model's predictions on the clean graph are
+    the labels. Model and graph are not changed.
 
     Args:
         model: The model.
-        data: The graph. `data.names`, if present, holds a name per node for the report, `data.class_names` a name per
-            class.
-        by: The adversary, or the name of a threat model in `fgai.adversaries.THREATS`, such as "strongest". Its seed is
-            replaced by 0, 1, ..., `seeds` - 1.
+        data: The graph; for graph classification a PyG `Batch`, or graphs as a list or a `DataLoader`. `data.names`,
+            if present, holds a name per node for the report, `data.class_names` a name per class.
+        by: The adversary, or the name of a threat model in `fgai.adversaries.THREATS`, such as "strongest". By default
+            `NodeInjection()`, or `GraphInjection()` for graph classification. Its seed is replaced by 0, 1, ...,
+            `seeds` - 1.
         explanation: What explains a prediction: `tree` (attention along the computation tree), `last` (attention of the
             last layer, as in the paper), `first`, `layer:NAME` or `leave-one-out`, see `fgai.explanations`.
         gain: What the adversary maximises: a name in `fgai.adversaries.GAINS`, on the prediction or the explanation. By
@@ -80,6 +83,9 @@ def audit(
     ('tree', 'not shown')
     """
     check_whole(1, seeds=seeds)
+    data = one_graph(data)
+    if by is None:
+        by = GraphInjection() if items_of(data).kind == "graphs" else NodeInjection()
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     _check_names(data)
@@ -103,7 +109,7 @@ def audit(
     adversary = describe(threat)
     return AuditReport(
         model=(name or type(model).__name__)[:NAME_LENGTH],
-        graph={"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)},
+        graph=_size(data),
         explanation=explanation,
         adversary=adversary,
         gain=threat.gain,
@@ -131,6 +137,12 @@ def audit(
     )
 
 
+def _size(data: Data) -> dict[str, int]:
+    """The numbers of nodes and edges, and of graphs if the model answers for those."""
+    size, items = {"nodes": int(data.num_nodes or 0), "edges": int(data.num_edges)}, items_of(data)
+    return {**size, "graphs": items.count} if items.kind == "graphs" else size
+
+
 def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, float]:
     """Baselines of an explanation: random ones, uniform attention, random parameters, and the largest class.
 
@@ -152,8 +164,8 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
 
 
 def _faithfulness(model: nn.Module, clean: Trial, call: Call | None) -> Faithfulness | None:
-    """The test of faithfulness on the clean graph; None if the model does not predict one row per node."""
-    if len(clean.clean.logits) != int(clean.graph.num_nodes or 0):
+    """The test of faithfulness on the clean graph; None if the model predicts neither for each node nor for graphs."""
+    if items_of(clean.graph).kind != "graphs" and len(clean.clean.logits) != int(clean.graph.num_nodes or 0):
         return None
     return measure_faithfulness(model, clean.graph, clean.explanation, call=call)
 
@@ -226,14 +238,18 @@ def _moved(clean: Trial, trials: list[Trial], compared: Tensor, overlaps: Tensor
     """The nodes with the lowest mean V_k over seeds; ties are ordered by the mean change of the explanation."""
     overlap = overlaps.mean(0)
     distance = torch.stack([node_shift(trial) for trial in trials]).mean(0)
-    predictions = [reading.probs.argmax(-1).tolist() for reading in (clean.clean, *(trial.now for trial in trials))]
-    if len(clean.clean.logits) != clean.attribution.num_nodes:
+    items, readings = items_of(clean.graph), (clean.clean, *(trial.now for trial in trials))
+    predictions = [reading.probs.argmax(-1) for reading in readings]
+    if items.batch is not None:  # of a node, the prediction of its graph
+        predictions = [classes[items.batch] for classes in predictions]
+    if len(predictions[0]) != clean.attribution.num_nodes:
         predictions = []  # a link model predicts for pairs of nodes
+    by_node = [classes.tolist() for classes in predictions]
     rows = (~overlap.isnan()).nonzero().flatten()
     order = rows[distance[rows].argsort(descending=True, stable=True)]
     order = order[overlap[order].argsort(stable=True)][:MAX_SHIFTS]
     return tuple(
-        NodeShift(node, float(overlap[row]), float(distance[row]), *_predictions_at(node, predictions))
+        NodeShift(node, float(overlap[row]), float(distance[row]), *_predictions_at(node, by_node))
         for row, node in zip(order.tolist(), compared[order].tolist(), strict=True)
     )
 

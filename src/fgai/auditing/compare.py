@@ -11,11 +11,12 @@ from typing import Any
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.adversaries import Adversary, NodeInjection, Threat
+from fgai.adversaries import Adversary, Threat
 from fgai.auditing.audit import audit
 from fgai.auditing.formats import notebook_html, write
 from fgai.auditing.record import FRAME, AuditReport
 from fgai.calling import Call
+from fgai.checks import GraphInput, one_graph
 from fgai.errors import SettingError
 from fgai.explanations import compare_nodes
 from fgai.files import jsonable, pandas_table
@@ -103,8 +104,8 @@ class Comparison:
 
 def compare(
     models: Mapping[str, nn.Module],
-    data: Data,
-    by: Adversary | Threat | str = NodeInjection(),
+    data: GraphInput,
+    by: Adversary | Threat | str | None = None,
     *,
     explanation: str = "tree",
     gain: str | None = None,
@@ -117,8 +118,8 @@ def compare(
     Args:
         models: Models by name. The first one is the reference: the others are compared with it, and their reports
             contain the same neighbourhoods.
-        data: The graph.
-        by: The adversary, or the name of a threat model.
+        data: The graph, or a batch of graphs, see `audit`.
+        by: The adversary, or the name of a threat model; the one of `audit` by default.
         explanation: Name of the explanation, see `audit`.
         gain: What the adversary maximises, a name in `fgai.adversaries.GAINS`, see `audit`.
         seeds: Number of attacks per model.
@@ -128,7 +129,7 @@ def compare(
     Returns:
         A report per model, and how close each model is to the first.
 
-    >>> from fgai import backbones, datasets
+    >>> from fgai import NodeInjection, backbones, datasets
     >>> data = datasets.load("synthetic")
     >>> models = {f"seed {seed}": backbones.build("gat", data, seed=seed) for seed in (0, 1)}
     >>> comparison = compare(models, data, NodeInjection(nodes=2, edges=5, steps=1), seeds=1)
@@ -137,6 +138,7 @@ def compare(
     """
     if not models:
         raise SettingError("no models to compare; give them by name, such as {'vanilla': model, 'fgai': faithful}")
+    data = one_graph(data)
     calls = call if isinstance(call, Mapping) else dict.fromkeys(models, call)
     reports: dict[str, AuditReport] = {}
     for name, model in models.items():

@@ -2,6 +2,7 @@
 
 from fgai.backbones.base import BACKBONES, Backbone, build, shape_for
 from fgai.backbones.gat import GAT, GATLinks, GATv2, GATv2Links
+from fgai.backbones.graphs import GATGraphs, GATv2Graphs, GPSGraphs
 from fgai.backbones.gt import GT, laplacian_encodings
 
 __all__ = [
@@ -9,9 +10,12 @@ __all__ = [
     "GAT",
     "GT",
     "Backbone",
+    "GATGraphs",
     "GATLinks",
     "GATv2",
+    "GATv2Graphs",
     "GATv2Links",
+    "GPSGraphs",
     "build",
     "laplacian_encodings",
     "shape_for",

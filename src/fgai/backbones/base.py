@@ -9,13 +9,14 @@ from torch_geometric.data import Data
 
 from fgai.errors import DataError
 from fgai.graph import require, with_values
+from fgai.items import items_of
 from fgai.kernels import fast_dropout
 from fgai.registry import Registry
 from fgai.seeding import seeded
 
 
 class Backbone(Protocol):
-    """A model class with a `prepare` method; its attribute `of_pairs` is True if it predicts links."""
+    """A model class with a `prepare` method; its attribute `items` is `pairs` or `graphs` if it answers for those."""
 
     def __call__(self, features: int, classes: int) -> nn.Module:
         """Return a new model."""
@@ -38,7 +39,7 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
         seed: Random seed of the initialisation.
 
     Raises:
-        DataError: If the backbone predicts links and the graph has labels of nodes, or the other way round.
+        DataError: If the backbone answers for other items (nodes, pairs or graphs) than the graph has labels of.
 
     >>> import torch
     >>> data = Data(x=torch.ones(3, 5), y=torch.tensor([0, 1, 2]))
@@ -46,12 +47,12 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     3
     """
     shape = shape_for(data)
-    kinds = {True: "pairs of nodes", False: "nodes"}
-    predicted, labelled = getattr(BACKBONES[name], "of_pairs", False), "edge_label_index" in data
+    predicted, labelled = getattr(BACKBONES[name], "items", "nodes"), items_of(data).kind
     if predicted != labelled:
+        endings = {"nodes": "gat", "pairs": "gat-links", "graphs": "gat-graphs"}
         raise DataError(
-            f"{name} predicts labels of {kinds[predicted]}, but this graph has labels of {kinds[labelled]}; "
-            "use a backbone and a dataset that both, or neither, end in -links"
+            f"{name} predicts labels of {predicted}, but this graph has labels of {labelled}; use a backbone for "
+            f"{labelled}, such as {endings[labelled]}"
         )
     with seeded(seed):
         return BACKBONES[name](**shape)
@@ -67,7 +68,7 @@ def shape_for(data: Data) -> dict[str, int]:
     if x.dim() != 2 or not integer or not 0 <= int(y.max()) < MAX_CLASSES:
         raise DataError(
             f"`x` has the shape {list(x.shape)} and `y` {list(y.shape)}; a backbone needs features [N, F] and a class "
-            f"from 0 to {MAX_CLASSES - 1} for each node or pair"
+            f"from 0 to {MAX_CLASSES - 1} for each node, pair or graph"
         )
     return {"features": x.size(1), "classes": int(y.max()) + 1}
 

@@ -65,7 +65,7 @@ class GATLinks(GAT):
     torch.Size([3, 2])
     """
 
-    of_pairs = True
+    items = "pairs"
 
     def __init__(self, features: int, classes: int = 2, **settings: Any) -> None:
         super().__init__(features, EMBEDDING, **settings)

@@ -79,9 +79,12 @@ def audit(
         writer_for(out)
         try_output(out)
     import_modules(modules)
-    place, attack = resolve_device(device), _attack(adversary, settings, threat, gain)
+    place = resolve_device(device)
+    if adversary or threat:
+        _attack(adversary, settings, threat, gain)  # refuse before the graph is read
     loaded = load_model(folder, model, weights)
     graph = placed(loaded.graph(data, split), place)
+    attack = _attack(adversary, settings, threat, gain, graph)
     result = run_audit(
         loaded.model.to(place),
         graph,
@@ -179,6 +182,7 @@ def write_report(
     from fgai.auditing import compare
     from fgai.certificates import certify as run_certify
     from fgai.devices import placed, resolve_device
+    from fgai.items import refuse_graphs
     from fgai.metrics.explanation import TOP
 
     _check_ball("l1", radius)
@@ -187,9 +191,12 @@ def write_report(
     checked_suffix(out, (".html",), "a report of models side by side")
     try_output(out)
     import_modules(modules)
-    attack = _attack(adversary, settings, threat, gain)
+    if adversary or threat:
+        _attack(adversary, settings, threat, gain)  # refuse before the graph is read
     models = {one.title: one for one in _load_models(folders or [], model, weights)}
     graph, about = _common_graph(models, data, split)
+    refuse_graphs(graph, "A report of models side by side", "write a page of one model: `fgai audit --out page.html`")
+    attack = _attack(adversary, settings, threat, gain, graph)
     graph, nets = placed(graph, place), {name: one.model.to(place) for name, one in models.items()}
     calls = {name: one.call for name, one in models.items()}
     comparison = compare(
@@ -213,9 +220,10 @@ def write_report(
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB", err=as_json)
 
 
-def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str) -> Any:
-    """The adversary or the threat model that the options describe."""
+def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str, graph: Data | None = None) -> Any:
+    """The adversary or the threat model that the options describe; without either, the adversary for the graph."""
     from fgai.adversaries import ADVERSARIES, THREATS
+    from fgai.items import items_of
 
     if threat:
         if adversary or settings or gain:
@@ -223,7 +231,8 @@ def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str) 
                 f"--threat {threat} has its own adversary, settings and gain; give --threat alone, or omit it"
             )
         return THREATS[threat]
-    name = adversary or "node-injection"
+    graphs = graph is not None and items_of(graph).kind == "graphs"
+    name = adversary or ("graph-injection" if graphs else "node-injection")
     return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
 
 

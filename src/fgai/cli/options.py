@@ -29,9 +29,17 @@ Weights = Annotated[Path | None, typer.Option(help="The weights of your own mode
 Seed = Annotated[int, typer.Option(help="Seed of the split, the initial weights and the dropout.")]
 Split = Annotated[int, typer.Option(help="Seed of the split, for a model without a manifest.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
+BatchSize = Annotated[
+    int,
+    typer.Option(help="Seed nodes per batch, or graphs of a batch of graphs, per process; 0 trains on all at once."),
+]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs; the method's default if not given.")]
 AdversaryName = Annotated[
-    str, typer.Option("--adversary", help="An adversary of `fgai ls adversaries`; node-injection by default.")
+    str,
+    typer.Option(
+        "--adversary",
+        help="An adversary of `fgai ls adversaries`. Default: node-injection; for graphs, graph-injection.",
+    ),
 ]
 ThreatName = Annotated[
     str,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fgai.cli.options import (
+    BatchSize,
     DataName,
     Device,
     Epochs,
@@ -40,6 +41,7 @@ def train(
     settings: MethodSettings = None,
     seed: Seed = 0,
     epochs: Epochs = None,
+    batch: BatchSize = 0,
     modules: Import = None,
     device: Device = "",
 ) -> None:
@@ -52,7 +54,7 @@ def train(
     from fgai.cli.loading import prepare_graph
     from fgai.datasets import fingerprint
     from fgai.devices import placed, resolve_device
-    from fgai.large.fitting import f1_on_test
+    from fgai.large.fitting import f1_on_test, fit_graph
 
     try_output(out, folder=True)  # refuse before the training
     import_modules(modules)
@@ -60,8 +62,10 @@ def train(
     trainer = _method(method, "default", settings, epochs, seed)
     if getattr(trainer, "needs_pretrained", False):
         raise SettingError(f"{method} starts from a trained model; run `fgai train`, then `fgai fit --method {method}`")
-    graph = placed(prepare_graph(backbone, data, seed), place)
-    run = trainer.fit(build(backbone, graph, seed=seed).to(place), graph)
+    graph = prepare_graph(backbone, data, seed)
+    trainer = _method(method, trainer.preset_for(graph), settings, epochs, seed)
+    model = build(backbone, graph, seed=seed).to(place)
+    run = fit_graph(trainer, model, placed(graph, place) if batch == 0 else graph, batch=batch)
     f1 = f1_on_test(run.model, graph, call=saved.call_of(trainer))
     saved.save(
         out,
@@ -105,13 +109,13 @@ def fit(
     weights: Weights = None,
     data: Annotated[str, typer.Option("--data", help="Another graph: a dataset, or a folder of `fgai convert`.")] = "",
     method: Annotated[str, typer.Option(help="A method of `fgai ls methods`.")] = "fgai",
-    preset: Annotated[str, typer.Option(help="A preset of the method; fgai has default, links, paper, released.")] = (
-        "default"
-    ),
+    preset: Annotated[
+        str, typer.Option(help="A preset of the method; fgai has default, graphs, links, paper, released.")
+    ] = "",
     settings: MethodSettings = None,
     epochs: Epochs = None,
     checkpoint: Annotated[Path | None, typer.Option(help="A file from which a killed run continues.")] = None,
-    batch: Annotated[int, typer.Option(help="Seed nodes per batch and process; 0 trains on the whole graph.")] = 0,
+    batch: BatchSize = 0,
     fanout: Annotated[str, typer.Option(help="Neighbours that a batch samples at each hop.")] = "10,10",
     ranks: Annotated[int, typer.Option(help="Training processes; crashed ones restart.")] = 1,
     split: Split = 0,
@@ -163,7 +167,7 @@ def _load_for_fit(job: _FitJob) -> tuple[LoadedModel, Any]:
     from fgai.cli.loading import load_model
 
     loaded = load_model(job.folder, job.model, job.weights)
-    method = _method(job.method, job.preset, job.settings, job.epochs, loaded.split(job.split))
+    method = _method(job.method, job.preset or "default", job.settings, job.epochs, loaded.split(job.split))
     if loaded.saved is not None and loaded.saved.has_preprocessing:
         raise DataError(f"{loaded.name} was trained with {loaded.title}, which preprocesses its input; give another")
     if loaded.saved is None and saved.has_preprocessing(method):
@@ -192,6 +196,8 @@ def _run_fit(job: _FitJob) -> Callable[[], None]:
     data = loaded.data_name(job.data)
     on_disk = (Path(data) / MANIFEST).exists()
     graph = DiskGraph(data) if on_disk else loaded.graph(job.data, job.split)
+    preset = job.preset or method.preset_for(graph)
+    method = _method(job.method, preset, job.settings, job.epochs, seed)
     run = fit_graph(
         method, loaded.model.to(place), graph, batch=job.batch, fanout=job.fanout, checkpoint=job.checkpoint
     )
@@ -203,7 +209,7 @@ def _run_fit(job: _FitJob) -> Callable[[], None]:
             entries = {
                 "data": dataset_name(graph, data, seed),
                 "data_sha256": fingerprint(graph) if isinstance(graph, Data) else "",
-                "method": {"name": job.method, "preset": job.preset, **asdict(method)},
+                "method": {"name": job.method, "preset": preset, **asdict(method)},
                 "seed": seed,
                 **saved.fit_entries(run, f1),
             }

@@ -95,7 +95,10 @@ def save_graph(path: Path, data: Data, raw: Mapping[str, str]) -> None:
 
 
 def load_graph(path: Path, raw: Mapping[str, str]) -> Data | None:
-    """Return the graph that `save_graph` wrote, or None if it is not valid or has other digests."""
+    """Return the graph that `save_graph` wrote, or None if it is not valid or has other digests.
+
+    With `batch`, the graph of each node, it is a batch of graphs, and `y` has a label for each.
+    """
     if not raw or not path.exists():
         return None
     try:
@@ -113,6 +116,18 @@ def load_graph(path: Path, raw: Mapping[str, str]) -> Data | None:
 def _is_graph(tensors: Mapping[str, Tensor]) -> bool:
     x, edges, y = (tensors.get(name, torch.empty(0)) for name in ("x", "edge_index", "y"))
     nodes = len(x)
-    shaped = x.dim() == 2 and x.is_floating_point() and y.shape == (nodes,) and y.dtype == edges.dtype == torch.long
+    labels = len(y) if "batch" in tensors else nodes
+    shaped = x.dim() == 2 and x.is_floating_point() and y.shape == (labels,) and y.dtype == edges.dtype == torch.long
     inside = edges.dim() == 2 and len(edges) == 2 and (not edges.numel() or (edges.min() >= 0 and edges.max() < nodes))
-    return shaped and bool(inside)
+    return shaped and bool(inside) and ("batch" not in tensors or _is_batch(tensors, nodes, labels))
+
+
+def _is_batch(tensors: Mapping[str, Tensor], nodes: int, labels: int) -> bool:
+    """Return whether the nodes and edges of a batch are sorted by graph, and other tensors have a row for each."""
+    batch, edges = tensors["batch"], tensors["edge_index"]
+    if batch.shape != (nodes,) or batch.dtype != torch.long or not len(batch):
+        return False
+    rows = {len(value) for name, value in tensors.items() if name not in ("edge_index", "y")}
+    owner = batch[edges[0]]
+    ordered = bool((batch.diff() >= 0).all() and (owner.diff() >= 0).all() and (owner == batch[edges[1]]).all())
+    return ordered and int(batch.min()) >= 0 and int(batch.max()) < labels and rows <= {nodes, edges.size(1)}

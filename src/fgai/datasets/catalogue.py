@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 from torch_geometric.data import Data, Dataset
@@ -57,29 +58,29 @@ class PyGSource:
             check_published(raw, known)
         data = load_graph(path, known)
         if data is None:
-            data = self._read(raw)
+            data = read_raw(raw, lambda folder, part: self.reader(folder, part)[0], self.folder, self.part)
             save_graph(path, data, digests(raw))
         return self.split(data, seed)
 
-    def _read(self, raw: Path) -> Data:
-        """Let PyG read or download the graph in a new folder, so that it unpickles no existing file."""
-        try:
-            with scratch(raw.with_name("reading")) as temporary:
-                own = temporary / self.folder / self.part / "raw"
-                copy_missing(raw, own)
-                data = self.reader(str(temporary / self.folder), self.part)[0]
-                copy_missing(own, raw)
-        except (URLError, OSError) as error:
-            raise DataError(
-                f"{self.folder} {self.part}: no raw files in {raw}, and PyG could not download them ({error}); set "
-                f"FGAI_RAW to a folder that has {self.folder}/{self.part}/raw"
-            ) from error
-        except DataError:
-            raise
-        except Exception as error:  # of any kind that PyG, numpy or zipfile raises
-            raise DataError(f"{raw} holds files that PyG cannot read ({error!r:.300}); delete them") from error
-        assert isinstance(data, Data)
-        return data
+
+def read_raw(raw: Path, reader: Callable[[str, str], Any], folder: str, part: str) -> Any:
+    """Let PyG read or download `folder/part` in a new folder, so that it unpickles no existing file."""
+    try:
+        with scratch(raw.with_name("reading")) as temporary:
+            own = temporary / folder / part / "raw"
+            copy_missing(raw, own)
+            data = reader(str(temporary / folder), part)
+            copy_missing(own, raw)
+    except (URLError, OSError) as error:
+        raise DataError(
+            f"{folder} {part}: no raw files in {raw}, and PyG could not download them ({error}); set FGAI_RAW to a "
+            f"folder that has {folder}/{part}/raw"
+        ) from error
+    except DataError:
+        raise
+    except Exception as error:  # of any kind that PyG, numpy or zipfile raises
+        raise DataError(f"{raw} holds files that PyG cannot read ({error!r:.300}); delete them") from error
+    return data
 
 
 @DATASETS.register("synthetic")
@@ -145,10 +146,11 @@ for _name, _reader, _folder, _part, _about in (
 
 
 def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
-    """Return a dataset for node classification, or for link prediction if its name ends in `-links`.
+    """Return a dataset for node classification, for link prediction if its name ends in `-links`, or of graphs.
 
     The split is that of the paper: 10 / 10 / 80 % of the nodes at random; ogbn-arxiv keeps OGB's split. Of links, 5 %
-    are for validation and 10 % for test, and labels and masks are of node pairs (`datasets.split.split_links`).
+    are for validation and 10 % for test, and labels and masks are of node pairs (`datasets.split.split_links`). Graphs
+    (`mutag`, `mutagenicity`, `benzene`, `ba-2motifs`) are one PyG `Batch` with a split of 70 / 10 / 20 %.
 
     Args:
         name: One of `DATASETS`.
@@ -156,7 +158,7 @@ def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
         root: The cache folder; by default `$FGAI_DATA`, else `~/.cache/fgai`.
 
     Returns:
-        The graph with `train_mask`, `val_mask` and `test_mask`.
+        The graph, or the batch of graphs, with `train_mask`, `val_mask` and `test_mask`.
 
     >>> data = load("synthetic", seed=0)
     >>> [int(mask.sum()) for mask in (data.train_mask, data.val_mask, data.test_mask)]

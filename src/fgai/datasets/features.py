@@ -14,13 +14,15 @@ SPARSE_BELOW = 0.5  # share of non-zeros below which sparse dropout and products
 def compact(data: Data) -> Data:
     """Return the graph with sparse `x` (coalesced COO) if less than half of its entries are non-zero.
 
-    PyG's linear layers multiply sparse features directly.
+    PyG's linear layers multiply sparse features directly. A batch of graphs stays as it is: its features are narrow.
 
     >>> import torch
     >>> compact(Data(x=torch.eye(100))).x.is_sparse
     True
     """
-    if data.x is None or data.x.is_sparse or data.x.count_nonzero() >= SPARSE_BELOW * data.x.numel():
+    if data.x is None or data.x.is_sparse or "batch" in data:
+        return data
+    if data.x.count_nonzero() >= SPARSE_BELOW * data.x.numel():
         return data
     data = copy.copy(data)
     assert data.x is not None
@@ -29,7 +31,7 @@ def compact(data: Data) -> Data:
 
 
 def fingerprint(data: Data) -> str:
-    """Return the SHA-256 of the features, edges and labels; sparse and dense features give the same.
+    """Return the SHA-256 of the features, edges, labels and graphs; sparse and dense features give the same.
 
     >>> import torch
     >>> a, b = Data(x=torch.eye(100)), compact(Data(x=torch.eye(100)))
@@ -37,7 +39,7 @@ def fingerprint(data: Data) -> str:
     True
     """
     digest = hashlib.sha256()
-    for name in ("x", "edge_index", "y"):
+    for name in ("x", "edge_index", "y", "batch"):
         if isinstance(value := data.get(name), Tensor):
             digest.update(f"{name}{list(value.shape)}".encode())
             for part in _parts(value):

@@ -1,12 +1,13 @@
-"""Random splits of nodes or links into training, validation and test."""
+"""Random splits of nodes, links or graphs into training, validation and test."""
 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import RandomLinkSplit
 
 from fgai.errors import DataError
@@ -43,6 +44,20 @@ def without_test_nodes(data: Data) -> Data:
             "this graph is for link prediction, and inductive training needs labelled nodes; use another one"
         )
     return data.subgraph(~require(data, "test_mask"))
+
+
+def split_graphs(graphs: list[Data], seed: int, train: float = 0.7, val: float = 0.1) -> Data:
+    """Return the graphs as one `Batch`; each has masks [1], which are [G] in the batch and stay with it in a loader."""
+    order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(seed))
+    first, second = int(train * len(graphs)), int((train + val) * len(graphs))
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(graphs)))
+    parts = {"train_mask": place < first, "val_mask": (place >= first) & (place < second), "test_mask": place >= second}
+    split: list[Any] = [copy.copy(graph) for graph in graphs]
+    for name, mask in parts.items():
+        for graph, inside in zip(split, mask.split(1), strict=True):
+            graph[name] = inside
+    batch: Any = Batch.from_data_list(split)
+    return batch
 
 
 def split_links(data: Data, seed: int) -> Data:

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.devices import to_double
 from fgai.explanations import class_logits
-from fgai.graph import degree, delete_edges, require
+from fgai.graph import degree, delete_edges, locate, require
 
 FAR = 10**6  # larger than any depth
 
@@ -56,6 +57,27 @@ class Incoming:
         before = (count.cumsum(0) - count).repeat_interleave(count)
         at = self.start[node][owner] + torch.arange(len(owner), device=node.device) - before
         return owner, self.order[at]
+
+
+class EdgeColumns:
+    """Looks up the columns of `edge_index` that hold the distinct edges of an explanation."""
+
+    def __init__(self, edge_index: Tensor, distinct: Tensor) -> None:
+        at = locate(edge_index, distinct)
+        self.deletable = degree(at[at >= 0], distinct.size(1)) > 0  # a mask over the distinct edges
+        self._columns = Incoming(torch.stack([at, at])[:, at >= 0], distinct.size(1))
+        self._original = (at >= 0).nonzero().flatten()
+
+    def of(self, edge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return, for these distinct edges, the position of the edge in `edge`, and its columns."""
+        owner, at = self._columns.of(edge)
+        return owner, self._original[at]
+
+
+def log_drops(before: Tensor, after: Tensor) -> Tensor:
+    """Return the drops of the log-probability of the classes predicted before; [D, C], [D, C] -> [D]."""
+    clean = to_double(before).log_softmax(-1)
+    return (clean - to_double(after).log_softmax(-1)).gather(1, clean.argmax(-1, keepdim=True))[:, 0]
 
 
 def full_graph_logits(read: Any, graph: Data, deletions: Deletions) -> Tensor:

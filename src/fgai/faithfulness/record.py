@@ -23,7 +23,9 @@ class HopResult:
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """Mean differences of drops in the log-probability of each node's predicted class, summed over hops.
+    """Mean differences of drops in the log-probability of the predicted class of each node, summed over hops.
+
+    For graph classification, of each graph; its edges are one group, and 'nodes' below are graphs.
 
     `necessity` is the drop without the most attended edges minus the drop without random edges of the same hop.
     `against_least` is the drop without the most attended edges minus the drop without the least attended ones.
@@ -41,12 +43,14 @@ class Faithfulness:
     grade: Grade
     nodes_needed: float  # approximate number of nodes for a decision, if the differences are as measured
     notes: tuple[str, ...] = ()
+    items: str = "nodes"  # what was tested: nodes or graphs
 
     def __repr__(self) -> str:
-        difference = f"most - random {self.necessity}, {self.nodes} nodes"
+        difference = f"most - random {self.necessity}, {self.nodes} {self.items}"
         return f"Faithfulness({self.explanation!r}: {self.grade.value}, {difference})"
 
     def __str__(self) -> str:
         rows = [("most - random", self.necessity), ("most - least", self.against_least), ("keep", self.sufficiency)]
-        head = f"{self.explanation}: {self.grade.value} ({self.nodes} nodes, {self.share:.0%} of the edges of each hop)"
+        tested = f"{self.nodes} {self.items}, {self.share:.0%} of the edges of each hop"
+        head = f"{self.explanation}: {self.grade.value} ({tested})"
         return "\n".join([head, *(f"  {name:<14}{value}" for name, value in rows), f"  {self.grade.sentence}"])

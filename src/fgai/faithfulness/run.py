@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,23 @@ from torch_geometric.data import Data
 
 from fgai.attention import nonuniformity
 from fgai.calling import Call
-from fgai.checks import describe_tensor, one_graph
+from fgai.checks import GraphInput, describe_tensor, one_graph
 from fgai.devices import to_double
 from fgai.errors import CallError, DataError, SettingError
 from fgai.explanations import Attribution, Explanation, class_logits
-from fgai.faithfulness.deletions import Deletions, Incoming, copied_logits, full_graph_logits
+from fgai.faithfulness.deletions import (
+    Deletions,
+    EdgeColumns,
+    Incoming,
+    copied_logits,
+    full_graph_logits,
+    log_drops,
+)
+from fgai.faithfulness.graphs import GraphProbe
 from fgai.faithfulness.record import Faithfulness, HopResult
 from fgai.faithfulness.selection import TIE, Ranked, ranked
 from fgai.grades import Grade, grade_faithful
-from fgai.graph import degree, locate, require, segment_sum
+from fgai.graph import degree, require, segment_sum
 from fgai.intervals import Interval
 from fgai.patching import message_passing_layers
 from fgai.reading import Reader, Reading, open_reader
@@ -36,7 +45,7 @@ FULL_GRAPH_NODES = 50  # sampled nodes if each deletion runs on the full graph
 
 def measure_faithfulness(
     model: nn.Module,
-    data: Data,
+    data: GraphInput,
     explanation: str | Explanation = "tree",
     *,
     nodes: int | Tensor = 500,
@@ -54,7 +63,7 @@ def measure_faithfulness(
 
     Args:
         model: Any model that `fgai.read` can read.
-        data: The graph. Nodes of `test_mask` are tested, or all nodes.
+        data: The graph. Nodes of `test_mask` are tested, or all nodes; for graph classification, graphs.
         explanation: `tree`, `last`, `first`, `layer:NAME` or `leave-one-out`.
         nodes: The number of nodes to sample, or the nodes themselves, [n]. If predictions depend on more than the
             hops of a node, each deletion runs on the full graph, and at most 50 nodes are sampled.
@@ -82,7 +91,8 @@ def measure_faithfulness(
     generator = torch.Generator().manual_seed(seed)
     with open_reader(model, call) as read:
         clean = read.checked(data)
-        if len(clean.logits) != int(data.num_nodes or 0):
+        of_graphs = clean.items is not None and clean.items.kind == "graphs"
+        if not of_graphs and len(clean.logits) != int(data.num_nodes or 0):
             raise DataError(
                 f"the model returns {len(clean.logits)} rows of logits for {data.num_nodes} nodes; faithfulness needs "
                 "a model with one row per node"
@@ -90,16 +100,20 @@ def measure_faithfulness(
         if clean.logits.numel() == 0:
             raise CallError(f"{type(model).__name__} returned logits without classes; faithfulness needs logits [N, C]")
         attribution = clean.attribution(explanation, read=read, graph=data)
-        probe = _Probe(read, data, clean, attribution, *_depth(model, clean))
-        sample = _sample(attribution, probe, data, nodes, at_least, generator)
-        probe.decide(sample[:CHECKED], torch.Generator().manual_seed(seed))
-        if probe.full_graph:
-            sample = sample if isinstance(nodes, Tensor) else sample[:FULL_GRAPH_NODES]
-            probe.check_cost(len(sample))
-        parts = [
-            _measure(*rows, probe, share, draws, generator) for rows in _rank(attribution, sample, probe, generator)
-        ]
-    return _result(attribution, share, len(sample), parts, _prefers_edges(clean, attribution), probe.notes, seed)
+        if of_graphs:
+            probe = GraphProbe(read, data, clean, attribution)
+            sample = probe.sample(nodes, at_least, generator)
+            ranks = probe.ranks(sample, generator)
+        else:
+            probe = _Probe(read, data, clean, attribution, *_depth(model, clean))
+            sample = _sample(attribution, probe, data, nodes, at_least, generator)
+            probe.decide(sample[:CHECKED], torch.Generator().manual_seed(seed))
+            if probe.full_graph:
+                sample = sample if isinstance(nodes, Tensor) else sample[:FULL_GRAPH_NODES]
+                probe.check_cost(len(sample))
+            ranks = _rank(attribution, sample, probe, generator)
+        parts = [_measure(*rows, probe, share, draws, generator) for rows in ranks]
+    return _result(attribution, share, len(sample), parts, _prefers_edges(clean, attribution), probe, seed)
 
 
 def _check_settings(nodes: int | Tensor, share: float, at_least: int, draws: int, seed: int) -> None:
@@ -130,14 +144,13 @@ class _Probe:
     early: int
     full_graph: bool | None = None  # each deletion needs the full graph; unknown before the first one
     notes: tuple[str, ...] = ()
+    items: ClassVar[str] = "nodes"
 
     def __post_init__(self) -> None:
         distinct = self.attribution.edge_index
         edges = require(self.data, "edge_index").to(distinct)
-        at = locate(edges, distinct)
-        self.deletable = degree(at[at >= 0], distinct.size(1)) > 0
-        self.columns = Incoming(torch.stack([at, at])[:, at >= 0], distinct.size(1))
-        self.original = (at >= 0).nonzero().flatten()
+        self.columns = EdgeColumns(edges, distinct)
+        self.deletable = self.columns.deletable
         self.incoming = Incoming(edges, int(self.data.num_nodes or 0))
         self.cost = _cost(self.incoming, edges, self.depth + self.early)
 
@@ -159,14 +172,12 @@ class _Probe:
         """Return the drops of the log-probability of predicted classes without the edges `gone` of each group; [G]."""
         order = groups.group[gone].argsort(stable=True)
         group, edge = groups.group[gone][order], groups.edge[gone][order]
-        owner, at = self.columns.of(edge)
-        deletions = Deletions(node, group[owner], self.original[at])
+        owner, column = self.columns.of(edge)
+        deletions = Deletions(node, group[owner], column)
         if self.full_graph is None:
             self._check(deletions)
         logits = torch.cat([self._logits(part) for part in self._batches(deletions)])
-        before = to_double(class_logits(self.clean.logits))[node].log_softmax(-1)
-        predicted = before.argmax(-1, keepdim=True)
-        return (before - to_double(logits).log_softmax(-1)).gather(1, predicted)[:, 0]
+        return log_drops(to_double(class_logits(self.clean.logits))[node], logits)
 
     def _logits(self, deletions: Deletions) -> Tensor:
         if self.full_graph:
@@ -205,7 +216,7 @@ class _Differences:
 
 
 def _measure(
-    nodes: Tensor, groups: Ranked, probe: _Probe, share: float, draws: int, generator: torch.Generator
+    nodes: Tensor, groups: Ranked, probe: _Probe | GraphProbe, share: float, draws: int, generator: torch.Generator
 ) -> _Differences:
     """Delete the most attended, the least attended and random edges of each group, and return the differences."""
     effective_k, size = groups.effective_k(share)[groups.group], groups.size[groups.group]
@@ -240,7 +251,7 @@ def _result(
     sampled: int,
     parts: list[_Differences],
     prefers: bool,
-    notes: tuple[str, ...],
+    probe: _Probe | GraphProbe,
     seed: int,
 ) -> Faithfulness:
     """Sum the differences over the hops of each node. Nodes whose incoming edges are all tied are omitted."""
@@ -256,13 +267,13 @@ def _result(
     if numbers:  # the differences of a single hop are the sums
         one = together if len(numbers) == 1 else Interval.of_rows(differences[:, hop == numbers[0]].numpy(), seed)
         hops = (HopResult(numbers[0], *one), *hops)
-    grade = grade_faithful(necessity, least, f"'{attribution.name}'")
+    grade = grade_faithful(necessity, least, f"'{attribution.name}'", probe.items)
     if not prefers:
         grade = Grade("unknown", "Not enough evidence: the attention is uniform.")
     needed = max(necessity.nodes_needed(), least.nodes_needed())
     return Faithfulness(
         attribution.name, share, len(names), sampled - len(names), necessity, least, sufficiency, hops, grade, needed,
-        (*attribution.notes, *notes),
+        (*attribution.notes, *probe.notes), probe.items,
     )  # fmt: skip
 
 

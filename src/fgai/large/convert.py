@@ -17,6 +17,7 @@ from fgai.checks import one_graph
 from fgai.errors import DataError
 from fgai.files import atomic_folder, reserve
 from fgai.graph import require
+from fgai.items import refuse_graphs
 from fgai.large.store import ATTRIBUTES, EDGES, FORMAT, MANIFEST, DiskGraph, is_name
 from fgai.progress import progress
 from fgai.readers import read_array, refusal
@@ -88,6 +89,7 @@ def convert(graph: Data, folder: str | Path, origin: Mapping[str, Any] | None = 
     10000
     """
     graph = one_graph(graph)
+    refuse_graphs(graph, "A graph store", "keep the batch in memory")
     nodes, ends = int(graph.num_nodes or 0), require(graph, "edge_index").cpu().numpy()
     tensors = {name: value for name, value in graph.to_dict().items() if isinstance(value, Tensor)}
     rows = {name: value for name, value in tensors.items() if name != "edge_index" and graph.is_node_attr(name)}

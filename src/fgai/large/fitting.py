@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
 
 from fgai.devices import device_of, placed
+from fgai.distributed import world_size
 from fgai.graph import require
+from fgai.items import refuse_graphs
 from fgai.large.layerwise import layerwise_readings
 from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.store import DiskGraph
@@ -37,7 +41,7 @@ def fit_graph(
         method: A method of `fgai.methods`.
         model: The model to start from. It is not changed.
         graph: A graph in memory or on disk. A graph on disk is always trained in batches.
-        batch: Seed nodes per batch; 0 trains on the whole graph at once.
+        batch: Seed nodes per batch, or graphs per batch of a batch of graphs; 0 trains on all at once.
         fanout: Neighbours sampled at each hop of a batch.
         checkpoint: A file from which a killed run continues.
 
@@ -53,6 +57,8 @@ def fit_graph(
     """
     if isinstance(graph, Data) and not batch:
         return method.fit(model, placed(graph, device_of(model)), checkpoint=checkpoint)
+    if isinstance(graph, Batch):
+        return method.fit(model, _graph_batches(method, graph, batch), checkpoint=checkpoint)
     validation = full_neighbour_loader(graph, len(fanout), seed_nodes=_attribute(graph, "val_mask"))
     # A method that refines a trained model compares all nodes with it; the others need labels.
     seed_nodes = None if getattr(method, "needs_pretrained", False) else _attribute(graph, "train_mask")
@@ -60,8 +66,19 @@ def fit_graph(
     return method.fit(model, Batches(loader, validation), checkpoint=checkpoint)
 
 
+def _graph_batches(method: Any, graph: Any, size: int) -> Batches:
+    """Batches of graphs: those to train on are shuffled, and those of a rank are its own."""
+    masks = {name: require(graph, name) for name in ("train_mask", "val_mask")}
+    if world_size() > 1:
+        refuse_graphs(graph, "Training on several ranks", "train on one: --ranks 1")
+    everything = torch.ones_like(masks["train_mask"])
+    chosen = everything if getattr(method, "needs_pretrained", False) else masks["train_mask"]
+    train, validation = (graph.index_select(mask) for mask in (chosen, masks["val_mask"]))
+    return Batches(DataLoader(train, size, shuffle=True), DataLoader(validation, max(size, BATCH)))
+
+
 def f1_on_test(model: nn.Module, graph: Data | DiskGraph, *, call: Call | None = None) -> float:
-    """Micro-F1 on the nodes of `test_mask`; NaN if the graph has no `y` or no `test_mask`.
+    """Micro-F1 on the nodes, pairs or graphs of `test_mask`; NaN if the graph has no `y` or no `test_mask`.
 
     A graph on disk is read layer by layer.
 

@@ -15,6 +15,7 @@ from fgai import distributed
 from fgai.checks import one_graph
 from fgai.devices import CPU, on_device
 from fgai.errors import SettingError
+from fgai.items import refuse_graphs
 from fgai.large.sampler import CSC, NeighbourSampler
 from fgai.large.store import DiskGraph
 
@@ -84,7 +85,9 @@ class Loader(NodeLoader):
         seed: int = 0,
         workers: int = 0,
     ) -> None:
-        graph = on_device(one_graph(graph), CPU) if isinstance(graph, Data) else graph
+        if isinstance(graph, Data):
+            refuse_graphs(graph, "A neighbour loader", "give torch_geometric.loader.DataLoader the graphs")
+            graph = on_device(one_graph(graph), CPU)
         csc = csc_of(graph)
         nodes = torch.arange(csc.num_nodes) if seed_nodes is None else seed_nodes.cpu()
         nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes

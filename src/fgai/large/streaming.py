@@ -20,6 +20,7 @@ from fgai.certificates.record import Condition
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
+from fgai.items import refuse_graphs
 from fgai.printing import short_repr
 from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_whole
@@ -68,6 +69,7 @@ def batch_readings(model: nn.Module, loader: Iterable[Data], *, call: Call | Non
     """
     with open_reader(model, call) as read:
         for batch in (on_device(batch, device_of(model)) for batch in loader):
+            refuse_graphs(batch, "A reading of sampled batches", "read one Batch of all graphs with fgai.read")
             yield BatchReading(batch.n_id, read.checked(one_graph(batch)).head(num_seed_nodes(batch)))
 
 
@@ -150,6 +152,7 @@ def audit_batches(
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
     with open_reader(model, call) as read:
         for batch in (on_device(batch, device_of(model)) for batch in loader):
+            refuse_graphs(batch, "An audit of sampled batches", "give all graphs to fgai.audit as one Batch")
             clean = _seed_node_trial(read, batch)
             trials = [clean, *(attacked_trial(by, gain, clean, seed) for seed in range(seeds))]
             for row, trial in zip(rows, trials, strict=True):

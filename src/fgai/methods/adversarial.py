@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from torch import nn
 
-from fgai.adversaries import GAINS, Adversary, NodeInjection, check_adversary
+from fgai.adversaries import GAINS, Adversary, GraphInjection, NodeInjection, check_adversary
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, eval_mode
 from fgai.graph import require
@@ -23,6 +25,8 @@ from fgai.training.warm_start import warm_starts_for
 @dataclass(frozen=True)
 class AdversarialTraining(Method):
     """Cross-entropy on the clean graph, plus `weight` times cross-entropy on the graph that the adversary attacks.
+
+    The preset `graphs` is for graph classification.
 
     Args:
         weight: Weight of the attacked graph. The released code uses 0.1; by default both graphs have the same weight.
@@ -40,6 +44,11 @@ class AdversarialTraining(Method):
     >>> sorted(method.fit(backbones.build("gat", data), data).best.terms)
     ['attacked', 'label']
     """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "graphs": {"adversary": GraphInjection(steps=3)},
+    }
 
     weight: float = 1.0
     adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)

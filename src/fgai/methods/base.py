@@ -11,11 +11,12 @@ from torch_geometric.data import Data
 
 from fgai.calling import Call, call_by_signature
 from fgai.errors import SettingError
+from fgai.items import items_of
 from fgai.registry import Registry
 from fgai.training.data import Batches
 from fgai.training.loop import Fit
 
-Graphs = Data | Iterable[Data] | Batches  # a graph, a PyG loader, or `Batches`
+Graphs = Data | Iterable[Data] | Batches  # a graph or a batch of graphs, a PyG loader, or `Batches`
 
 
 class Method(Protocol):
@@ -46,6 +47,12 @@ class Method(Protocol):
             raise SettingError(f"{cls.__name__} has no preset {name!r}; there is {', '.join(cls.presets)}")
         return cls(**{**cls.presets[name], **settings})
 
+    @classmethod
+    def preset_for(cls, data: Any) -> str:
+        """Return the preset for a graph: `graphs` for a batch of graphs, if the method has one, else `default`."""
+        graphs = isinstance(data, Data) and items_of(data).kind == "graphs"
+        return "graphs" if graphs and "graphs" in cls.presets else "default"
+
     def cleaned_call(self, call: Call | None = None) -> Call:
         """Return the call with which to read, audit and attack a model that this method trained.
 
@@ -60,7 +67,7 @@ class Method(Protocol):
 
         Args:
             model: The model to start from.
-            data: A graph, a PyG loader, or `Batches` with loaders for training and validation.
+            data: A graph or a `Batch` of graphs, a PyG loader, or `Batches` with loaders for training and validation.
             call: How the model is called on a graph; by its signature by default.
             checkpoint: A file to which the run is saved. If it exists, the run resumes.
 

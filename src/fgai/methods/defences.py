@@ -20,6 +20,7 @@ from fgai.calling import Call, call_by_signature
 from fgai.checks import one_graph
 from fgai.errors import DataError
 from fgai.graph import delete_edges, require, split_rows
+from fgai.items import refuse_graphs
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.vanilla import Vanilla
 from fgai.settings import check_numbers, check_positive, check_share, check_whole
@@ -57,6 +58,7 @@ class Purified(Vanilla):
                 f"{type(self).__name__} cleans one full graph, but was given {type(data).__name__}; give a Data"
             )
         data = one_graph(data)
+        refuse_graphs(data, type(self).__name__, "use at, fgai, ln or vanilla")
         return super().fit(model, delete_edges(data, self.suspects(data)), call=call, checkpoint=checkpoint)
 
 

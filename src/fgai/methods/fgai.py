@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import nn
 
-from fgai.adversaries import Adversary, AttentionBall, Gain, NodeInjection, check_adversary, gains
+from fgai.adversaries import Adversary, AttentionBall, Gain, GraphInjection, NodeInjection, check_adversary, gains
 from fgai.attention import Attention, EdgeLookup, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
@@ -50,6 +50,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "restart_every": 1,
     },
     "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
+    "graphs": {"adversary": GraphInjection(steps=3)},
     "without-similarity": {"similarity": 0.0},
     "without-prediction": {"prediction": 0.0},
     "without-explanation": {"explanation": 0.0},
@@ -154,8 +155,8 @@ class FGAI(Method):
 
         Args:
             name: `default`, the best settings measured; `paper`, the formulas of the paper; `released`, those of its
-                released code, with edges matched correctly; `links`, for models that predict links; and for ablations
-                `without-similarity`, `only-prediction` and so on.
+                released code, with edges matched correctly; `links` and `graphs`, for models that predict links or
+                classify graphs; and for ablations `without-similarity`, `only-prediction` and so on.
             **settings: Settings that replace those of the preset.
 
         >>> FGAI.preset("paper", epochs=10).divergence

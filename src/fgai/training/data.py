@@ -1,4 +1,4 @@
-"""Training data of a method: one full graph, or the batches of a PyG loader."""
+"""Training data of a method: one full graph or batch of graphs, or the batches of a PyG loader."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fgai.checks import check_finite, check_labels, one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import require
+from fgai.items import copied, items_of
 from fgai.reading import Reading
 
 MASKS = ("train_mask", "val_mask")  # for the loss, and for the choice of the best epoch
@@ -26,7 +27,7 @@ MASKS = ("train_mask", "val_mask")  # for the loss, and for the choice of the be
 
 @dataclass(frozen=True)
 class Batch:
-    """A graph whose first `seed_nodes` nodes enter the loss: all nodes, or the seed nodes of a sampled batch."""
+    """A graph whose first `seed_nodes` items enter the loss: all of them, or the seed nodes of a sampled batch."""
 
     graph: Data
     seed_nodes: int
@@ -83,13 +84,13 @@ class BatchSource(Protocol):
 
 
 class FullGraph:
-    """One graph whose nodes (or node pairs, for link prediction) all are seed nodes; an epoch is one step."""
+    """One graph, or batch of graphs, whose items (nodes, pairs or graphs) all enter the loss; an epoch is one step."""
 
     positions, eval_interval = 1, 10
 
     def __init__(self, data: Data) -> None:
-        pairs, val_mask = data.get("edge_label_index"), data.get("val_mask")
-        self._batch = Batch(data, int(data.num_nodes or 0) if pairs is None else pairs.size(1))
+        val_mask = data.get("val_mask")
+        self._batch = Batch(data, items_of(data).count)
         self.has_validation = val_mask is not None and bool(val_mask.any())
 
     @property
@@ -109,7 +110,8 @@ class FullGraph:
 class Batches:
     """Loaders for training and for validation, to be given to `fit` instead of a graph.
 
-    A batch is a PyG `Data` whose first `batch_size` nodes are the seed nodes; the others are their neighbours.
+    A batch is a PyG `Data` whose first `batch_size` nodes are the seed nodes; the others are their neighbours. Or it is
+    a `Batch` of graphs from PyG's `DataLoader`; without masks, all graphs of `train` are trained on.
 
     Args:
         train: Loader of the batches to train on. If it has `set_epoch`, each epoch calls it.
@@ -136,9 +138,9 @@ class Batches:
 
     @property
     def graphs(self) -> Sequence[Any]:
-        """The graphs behind the loaders (their `graph` or `data`), or the loaders themselves."""
+        """The graphs behind the loaders (their `graph`, `data` or list of graphs), or the loaders themselves."""
         loaders = [loader for loader in (self._train, self._validation) if loader is not None]
-        return [getattr(loader, "graph", getattr(loader, "data", loader)) for loader in loaders]
+        return [graph for loader in loaders for graph in _graphs_of(loader)]
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
         """Yield the batches of each step of an epoch."""
@@ -153,12 +155,12 @@ class Batches:
             if not group:
                 return
             empty = False
-            group = [one_graph(graph, MASKS) for graph in group]
+            group = [_masked(one_graph(graph, MASKS), "train_mask") for graph in group]
             yield [Batch(graph, num_seed_nodes(graph), step, position) for position, graph in enumerate(group)]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
         """Return micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""
-        graphs = (one_graph(graph, MASKS) for graph in self._validation or ())
+        graphs = (_masked(one_graph(graph, MASKS), "val_mask") for graph in self._validation or ())
         return validate(model, (Batch(graph, num_seed_nodes(graph)) for graph in graphs), call)
 
 
@@ -179,8 +181,25 @@ def source(data: Data | Iterable[Data] | Batches, *required: str) -> BatchSource
 
 
 def num_seed_nodes(graph: Data) -> int:
-    """Return the number of seed nodes of a loader's batch; all nodes if it has no `batch_size`."""
-    return int(graph.get("batch_size") or graph.num_nodes or 0)
+    """Return the number of seed nodes of a loader's batch; all nodes or graphs if it has no `batch_size`."""
+    return int(graph.get("batch_size") or items_of(graph).count)
+
+
+def _graphs_of(loader: Any) -> list[Any]:
+    """Return the list of graphs that a loader collates, or the one graph that it samples from, or the loader."""
+    dataset = getattr(loader, "dataset", None)
+    if isinstance(dataset, list) and all(isinstance(graph, Data) for graph in dataset):
+        return dataset
+    return [getattr(loader, "graph", getattr(loader, "data", loader))]
+
+
+def _masked(graph: Data, name: str) -> Data:
+    """Return a batch of graphs with a mask of all graphs, if it has no mask of this name; other graphs as they are."""
+    items = items_of(graph)
+    if items.batch is not None and name not in graph:
+        graph = copied(graph)
+        graph[name] = torch.ones(items.count, dtype=torch.bool, device=items.batch.device)
+    return graph
 
 
 def validate(model: nn.Module, batches: Iterable[Batch], call: Call) -> tuple[float, float]:

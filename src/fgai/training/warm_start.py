@@ -15,6 +15,7 @@ from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
 from fgai.adversaries.injection import InjectionSite
 from fgai.calling import call_errors
 from fgai.errors import DataError, SettingError
+from fgai.items import items_of
 from fgai.reading import Reader
 from fgai.settings import SEEDS, check_whole
 from fgai.training.data import Batch, BatchSource
@@ -39,7 +40,7 @@ class WarmStart:
     A `NodeInjection` starts from the features of the last round. A few steps a round are then as strong as many steps
     from a new start. After `restart_every` rounds it starts anew. It keeps its links while the graph is the same. In
     another batch it draws new links, to the nodes whose edges are in the batch: through other nodes it cannot reach a
-    seed node. Any other adversary starts anew in each round.
+    seed node. In a batch of more or fewer graphs it starts anew. Any other adversary starts anew in each round.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -78,7 +79,9 @@ class WarmStart:
             place = self._last[1]
         else:
             place = replace(adversary, targets=adversary.targets or linkable_nodes).place(graph)
-        x = adversary.start(place) if restart else self._last_features((adversary.nodes, place.box.low.numel()))
+        shape = (place.nodes, place.box.low.numel())
+        restart = restart or (items_of(graph).kind == "graphs" and self._x.shape != shape)
+        x = adversary.start(place) if restart else self._last_features(shape)
         self._last = (graph, place) if linkable_nodes is None else None  # a sampled batch is not seen again
         self._x = adversary.climb(read, place, x, gain)
         return place.read(read, self._x)

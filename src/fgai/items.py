@@ -1,0 +1,183 @@
+"""Items: what a model answers for, one row of logits each. Nodes, pairs of nodes, or the graphs of a batch.
+
+A batch of graphs is a PyG `Batch`, or a `Data` with `batch` [N], the graph of each node. Its graphs have no edge in
+common, so one pass computes them all. Added nodes come last; `sort_by_graph` moves them to their graph for the model.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from fgai.adjacency import adjacencies_of
+from fgai.cache import TensorCache
+from fgai.errors import DataError
+
+Kind = Literal["nodes", "pairs", "graphs"]
+LABELS = ("y", "train_mask", "val_mask", "test_mask")  # they have a row per item
+SPECIAL = ("edge_index", "ptr")  # neither of nodes nor of edges, whatever their size
+_ORDERS = TensorCache(size=64)
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of one graph or batch.
+
+    >>> items_of(Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]])))
+    Items('nodes', 3)
+    """
+
+    kind: Kind
+    count: int
+    batch: Tensor | None = None  # [N], the graph of each node, if the items are graphs
+
+    def __repr__(self) -> str:
+        return f"Items({self.kind!r}, {self.count})"
+
+
+def items_of(data: Data, rows: int | None = None) -> Items:
+    """Return the items of a graph.
+
+    With `edge_label_index` they are pairs. In a batch they are graphs if the logits, `y` or the masks have a row per
+    graph; if there is none of these, the items of a PyG `Batch` are graphs.
+
+    Args:
+        data: The graph.
+        rows: The number of rows of logits, if it is known.
+
+    Returns:
+        Their kind and number.
+
+    >>> two = Batch.from_data_list([Data(x=torch.ones(n, 1), y=torch.tensor([0])) for n in (2, 3)])
+    >>> items_of(two), items_of(two, rows=5)
+    (Items('graphs', 2), Items('nodes', 5))
+    """
+    pairs, x, batch = data.get("edge_label_index"), data.get("x"), data.get("batch")
+    if isinstance(pairs, Tensor):
+        return Items("pairs", pairs.size(1))
+    nodes = x.size(0) if isinstance(x, Tensor) and x.dim() else int(data.num_nodes or 0)
+    if isinstance(batch, Tensor) and batch.shape == (nodes,):
+        graphs = num_graphs(data)
+        if _are_graphs(data, nodes, graphs, rows):
+            return Items("graphs", graphs, batch)
+    return Items("nodes", nodes)
+
+
+def _are_graphs(data: Data, nodes: int, graphs: int, rows: int | None) -> bool:
+    labels = [data.get(name) for name in LABELS]
+    sizes = [rows] if rows is not None else [len(v) for v in labels if isinstance(v, Tensor) and v.dim()]
+    if nodes in sizes or graphs == nodes:
+        return False
+    return graphs in sizes or (not sizes and (isinstance(data, Batch) or "num_graphs" in data))
+
+
+def num_graphs(data: Data) -> int:
+    """Return the number of graphs of a batch.
+
+    >>> num_graphs(Data(batch=torch.tensor([0, 0, 1])))
+    2
+    """
+    if isinstance(data, Batch):
+        return int(data.num_graphs)
+    if "num_graphs" in data:
+        return int(data["num_graphs"])
+    batch = data["batch"]
+    return int(batch.max()) + 1 if batch.numel() else 0
+
+
+def copied(data: Data) -> Data:
+    """Return a shallow copy. That of a `Batch` is a `Data` with `num_graphs`: PyG cannot split a changed batch.
+
+    >>> copied(Batch.from_data_list([Data(x=torch.ones(2, 1))]))
+    Data(x=[2, 1], batch=[2], ptr=[2], num_graphs=1)
+    """
+    if not isinstance(data, Batch):
+        return copy.copy(data)
+    return Data.from_dict({**data.to_dict(), "num_graphs": num_graphs(data)})
+
+
+def refuse_graphs(data: Data, what: str, remedy: str, most: int = 0) -> None:
+    """Raise `DataError` if the items are more than `most` graphs, for functions that serve only nodes and pairs.
+
+    >>> refuse_graphs(Data(x=torch.ones(2, 1), batch=torch.tensor([0, 0]), num_graphs=1), "This proof", "use audit")
+    Traceback (most recent call last):
+    fgai.errors.DataError: This proof is for models that answer for nodes, and this is a batch of 1 graphs; use audit
+    """
+    items = items_of(data)
+    if items.kind == "graphs" and items.count > most:
+        raise DataError(
+            f"{what} is for models that answer for nodes, and this is a batch of {items.count} graphs; {remedy}"
+        )
+
+
+def extend_batch(batch: Tensor, new: int, edge_index: Tensor, separate: bool) -> Tensor:
+    """Return the graph of each node after `new` nodes and these edges are added; a new node is in the graph of a link.
+
+    Args:
+        batch: The graph of each old node, [N].
+        new: The number of new nodes, with the ids N, N + 1, ...
+        edge_index: The added edges, [2, A].
+        separate: Raise `DataError` if an edge links two graphs, or a new node none.
+
+    >>> extend_batch(torch.tensor([0, 0, 1]), 1, torch.tensor([[3, 2], [2, 3]]), separate=True)
+    tensor([0, 0, 1, 1])
+    """
+    old, ends = len(batch), edge_index.to(batch.device)
+    known = torch.cat([batch, batch.new_full((new,), -1)])
+    for one, other in (ends, ends.flip(0)):
+        links = (one >= old) & (other < old)
+        known[one[links]] = batch[other[links]]
+    lost, across = known < 0, known[ends[0]] != known[ends[1]]
+    if separate and bool(lost.any() or across.any()):
+        which = f"node {int(lost.nonzero()[0])} to none" if lost.any() else f"{ends[:, across][:, 0].tolist()} to two"
+        raise DataError(
+            f"added edges must stay inside one graph of the batch, and they link {which}; attack with "
+            "fgai.GraphInjection(), or with a perturbation whose links stay inside a graph"
+        )
+    return known.clamp(min=0)
+
+
+def sort_by_graph(data: Any) -> tuple[Any, Tensor | None]:
+    """Return a batch with the nodes of each graph side by side, as PyG's dense layers need it.
+
+    Args:
+        data: Any graph.
+
+    Returns:
+        The sorted batch and, for each of its nodes, the id in `data`, [N]; the same graph and None if it is no batch,
+        or is sorted.
+
+    >>> data = Data(x=torch.tensor([[7.0], [8.0], [9.0]]), edge_index=torch.tensor([[2], [0]]))
+    >>> data.batch = torch.tensor([0, 1, 0])
+    >>> moved, ids = sort_by_graph(data)
+    >>> moved.x.flatten(), moved.edge_index.flatten(), ids
+    (tensor([7., 9., 8.]), tensor([1, 0]), tensor([0, 2, 1]))
+    """
+    batch = data.get("batch") if isinstance(data, Data) else None
+    edges = None if batch is None else data.get("edge_index")
+    if not isinstance(batch, Tensor) or not isinstance(edges, Tensor) or edges.layout != torch.strided:
+        return data, None
+    order, ends = _ORDERS.get("order", [batch, edges], lambda: _order(batch, edges))
+    if order is None:
+        return data, None
+    moved = copied(data)
+    for name in adjacencies_of(data):
+        moved[name] = data[name].to_sparse_coo().index_select(0, order).index_select(1, order).coalesce()
+    for name, value in data.to_dict().items():
+        if isinstance(value, Tensor) and name not in (*SPECIAL, *adjacencies_of(data)) and data.is_node_attr(name):
+            moved[name] = (value.to_dense() if value.is_sparse else value).index_select(0, order)
+    moved.edge_index = ends
+    return moved, order
+
+
+def _order(batch: Tensor, edges: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return the nodes sorted by graph, and the edges between their new positions; None if they are sorted."""
+    if bool((batch.diff() >= 0).all()):
+        return None, None
+    order = batch.argsort(stable=True)
+    return order, order.argsort()[edges]

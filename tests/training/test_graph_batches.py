@@ -1,0 +1,90 @@
+"""Training on graphs: one batch of all, and mini-batches of a `DataLoader`."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Batch
+from torch_geometric.loader import DataLoader
+
+from fgai import GraphInjection
+from fgai.backbones import build
+from fgai.datasets.split import split_graphs
+from fgai.errors import DataError
+from fgai.large.fitting import f1_on_test, fit_graph
+from fgai.methods import FGAI, METHODS, AdversarialTraining, Batches, LayerNorm, Vanilla
+from fgai.training import loop
+from worlds import molecules
+
+DATA: Any = split_graphs(molecules(20), seed=0)
+ATTACK = GraphInjection(1, 1, steps=1)
+MODEL = build("gat-graphs", DATA)
+
+
+def methods(epochs=2):
+    attacked: Any = {"adversary": ATTACK, "epochs": epochs}
+    return [Vanilla(epochs=epochs), LayerNorm(epochs=epochs), AdversarialTraining(**attacked), FGAI(**attacked)]
+
+
+def weights(fit):
+    return list(fit.model.state_dict().values())
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: type(method).__name__)
+def test_every_method_trains_on_a_batch_and_on_loaders(method):
+    whole = method.fit(MODEL, DATA)
+    assert 0 <= f1_on_test(whole.model, DATA) <= 1
+    one, two = (fit_graph(method, MODEL, DATA, batch=6) for _ in range(2))
+    assert one.history == two.history and all(map(torch.equal, weights(one), weights(two)))
+    plain = [graph.__class__(x=graph.x, edge_index=graph.edge_index, y=graph.y) for graph in DATA.to_data_list()]
+    loaders = Batches(DataLoader(plain[:12], 5), DataLoader(plain[12:], 8))
+    assert len(method.fit(MODEL, loaders).history) == 2  # all graphs of a loader without masks are trained on
+
+
+def test_plain_training_takes_the_steps_of_a_loop_of_pyg():
+    model: Any = build("gat-graphs", DATA, seed=1)
+    model.dropout = 0.0
+    fit = Vanilla(epochs=3, lr=0.01, weight_decay=5e-4).fit(model, DATA)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        logits = model(DATA.x, DATA.edge_index, DATA.batch)
+        loss = nn.functional.cross_entropy(logits[DATA.train_mask], DATA.y[DATA.train_mask])
+        loss.backward()
+        losses.append(float(loss.detach()))
+        optimizer.step()
+    assert [epoch.terms["label"] for epoch in fit.history] == pytest.approx(losses, rel=1e-4)
+
+
+def test_a_killed_run_on_graphs_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
+    method, file = FGAI(adversary=ATTACK, epochs=12, restart_every=5), tmp_path / "run.safetensors"
+    whole, plain, calls = method.fit(MODEL, DATA), loop._epoch, []
+
+    def killed(*args):
+        calls.append(1)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        plain(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_epoch", killed)
+        method.fit(MODEL, DATA, checkpoint=file)
+    assert file.exists() and all(map(torch.equal, weights(whole), weights(method.fit(MODEL, DATA, checkpoint=file))))
+
+
+def test_another_list_of_graphs_does_not_continue_a_run():
+    one, other = (Batches(DataLoader(DATA.to_data_list()[:size], 5)) for size in (10, 11))
+    assert len(one.graphs) == 10 and len(other.graphs) == 11
+
+
+def test_the_preset_of_a_batch_of_graphs_is_chosen_by_the_data():
+    assert [METHODS[name].preset_for(DATA) for name in ("fgai", "at", "vanilla")] == ["graphs", "graphs", "default"]
+    assert isinstance(FGAI.preset("graphs").adversary, GraphInjection)
+
+
+def test_one_graph_with_one_label_is_told_to_be_a_batch():
+    with pytest.raises(DataError, match=r"Batch\.from_data_list"):
+        Vanilla(epochs=1).fit(MODEL, molecules(1)[0])
+    assert isinstance(DATA, Batch)
