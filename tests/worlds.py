@@ -15,7 +15,7 @@ from fgai import datasets
 from fgai.adversaries import Perturbation
 from fgai.attention import Attention
 from fgai.backbones import BACKBONES, build
-from fgai.datasets.split import split_nodes
+from fgai.datasets.split import split_graphs, split_nodes
 from fgai.methods import Vanilla
 from fgai.reading import Reader
 from fgai.seeding import seeded
@@ -46,20 +46,25 @@ def asked(graph, name):
     if name.endswith("-graphs"):
         masks = [key for key in graph.keys() if key.endswith("_mask")]  # noqa: SIM118, not a dict
         graph = graph.from_dict({key: value for key, value in graph.to_dict().items() if key not in masks})
-        graph.y, graph.batch = torch.tensor([2]), torch.zeros(graph.num_nodes, dtype=torch.long)
+        graph.y, graph.batch = graph.y.max().view(1), torch.zeros(graph.num_nodes, dtype=torch.long)
     return graph
 
 
 def molecules(count=6, seed=0, **attributes) -> list[Any]:
-    """Small connected graphs of 3 to 8 nodes with one-hot features and a label each."""
+    """Small connected graphs of 3 to 8 nodes with one-hot features; those with a node of type 0 have the label 1."""
     draw, graphs = random.Random(seed), []
     for number in range(count):
         nodes = draw.randint(3, 8)
         ends = torch.tensor([(draw.randrange(node), node) for node in range(1, nodes)] + [(0, nodes - 1)]).t()
         ends = torch.cat([ends, ends.flip(0)], dim=1).unique(dim=1)
-        x = torch.eye(4)[[draw.randrange(4) for _ in range(nodes)]]
+        x = torch.eye(4)[[0] * (number % 2) + [draw.randint(1, 3) for _ in range(nodes - number % 2)]]
         graphs.append(Data(x=x, edge_index=ends, y=torch.tensor([number % 2]), **attributes))
     return graphs
+
+
+def molecule_batch() -> Any:
+    """60 molecules with a split, for commands too: `worlds:molecule_batch`."""
+    return split_graphs(molecules(60), seed=0)
 
 
 @cache

@@ -38,6 +38,7 @@ from fgai.training import loop as training
 from fgai.trial import attacked_trial, clean_trial
 from loose import loose
 from pretend_device import PretendDevice, PretendError
+from worlds import molecule_batch
 
 DEVICES = {
     "cuda": lambda: PretendDevice("cuda"),
@@ -241,8 +242,8 @@ def test_every_metric(name, device):
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_every_backbone(name, device):
-    links = name.endswith("links")
-    graph = datasets.load("synthetic-links") if links else DATA
+    graph = datasets.load("synthetic-links") if name.endswith("links") else DATA
+    graph = molecule_batch() if name.endswith("graphs") else graph
     graph = BACKBONES[name].prepare(graph)
 
     def job(*_):

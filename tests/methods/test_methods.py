@@ -25,6 +25,7 @@ from fgai.reading import Reader
 from fgai.seeding import seeded
 from loose import loose
 from strategies import generators
+from worlds import molecule_batch
 
 
 def sklearn_f1(logits, data, mask):
@@ -45,6 +46,7 @@ def _fit(community):
 )  # by chance 0.5 and 0.25
 def test_vanilla_learns(community, name, better):
     graph = split_links(community, seed=0) if name.endswith("-links") else BACKBONES[name].prepare(community)
+    graph = molecule_batch() if name.endswith("-graphs") else graph
     fit = Vanilla(epochs=30).fit(build(name, graph), graph)
     with torch.no_grad():
         logits = call_by_signature(fit.model, graph)
