@@ -1,6 +1,7 @@
 """The worked examples of the docs run, and say what the page says."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +49,19 @@ def test_the_example_of_scale_runs(tmp_path, monkeypatch):
     scope: dict[str, Any] = {"model": build("gat", data)}
     exec(example, scope)
     assert scope["fit"].history and len(scope["part"].nodes) > 0
+
+
+def test_the_example_of_graphs_runs():
+    if not (Path(os.environ.get("FGAI_RAW", "")) / "TUDataset" / "MUTAG").is_dir():
+        pytest.skip("no raw files")
+    page = (DOCS / "graphs.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    *parts, last = re.sub(r"epochs=\d+", "epochs=1", example).replace("seeds=3", "seeds=1").splitlines()
+    assert last.startswith("print(fgai.compare(")
+    scope: dict[str, Any] = {}
+    exec("\n".join(parts), scope)
+    assert scope["report"].adversary["name"] == "graph-injection"
+    assert type(scope["faithful"]) is type(scope["vanilla"])
 
 
 @pytest.fixture

@@ -84,11 +84,12 @@ def test_links_and_climb_of_a_graph_do_not_depend_on_the_rest_of_the_batch(adver
     model = model.double()
     graphs = [replace_x(graph) for graph in GRAPHS]
     everything, other = batch_of(graphs), batch_of([graphs[number] for number in order])
+    box = adversary.place(everything).box
     with open_reader(model) as reader:
         for batch, numbers in ((other, order), *((batch_of([graph]), [i]) for i, graph in enumerate(graphs))):
             both = []
             for one in (everything, batch):
-                site = adversary.place(one)
+                site = replace(adversary.place(one), box=box)  # the range of the features is that of the batch
                 x = adversary.climb(reader, site, adversary.start(site), GAINS["margin"](reader(one)))
                 pairs = site.links[:, : site.links.size(1) // 2] - torch.tensor([[one.num_nodes], [0]])
                 local = pairs - torch.stack(

@@ -172,7 +172,7 @@ class GraphInjection(NodeInjection):
     """The node injection sized for molecules and other small graphs: 2 nodes with 2 links each in each graph.
 
     The injected rows resemble the data (`realistic`): if the features are one-hot, so are they. All graphs of a batch
-    are attacked at once, each on its own: links and start depend on the seed and the graph, not on the batch.
+    are attacked at once. The links of a graph depend on the seed and on the graph, not on the rest of the batch.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains

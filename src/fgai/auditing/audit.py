@@ -178,6 +178,8 @@ def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[s
     notes += [note for note in (tested.notes if tested else ()) if note not in notes]
     if tested is None:
         notes.append("the model predicts for pairs of nodes, so faithfulness was not tested")
+    if items_of(clean.graph).kind == "graphs" and not bool((clean.clean.explanation.degree > TOP).any()):
+        notes.append(f"no node has more than {TOP} neighbours in the last layer: the certified shares say nothing")
     if clean.clean.unread:
         names = ", ".join(name or "the model itself" for name in clean.clean.unread)
         notes.append(f"attention inside {names} is not read; the grades are about the attention over edges")

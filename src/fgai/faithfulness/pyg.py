@@ -15,6 +15,7 @@ from torch_geometric.explain.metric import characterization_score, fidelity, gro
 from fgai.errors import DataError, MissingExtraError
 from fgai.explainer import AttentionExplainer
 from fgai.graph import require
+from fgai.items import refuse_graphs
 from fgai.settings import check_whole
 
 TOP = 10  # edges of an explanation
@@ -52,6 +53,7 @@ def pyg_scores(
     2
     """
     check_whole(1, top=top)
+    refuse_graphs(data, "`pyg_scores`", "give torch_geometric.explain.Explainer an fgai.AttentionExplainer()")
     x, edges = require(data, "x"), require(data, "edge_index")
     algorithm = AttentionExplainer(explanation) if isinstance(explanation, str) else explanation
     settings: Any = {
