@@ -7,8 +7,9 @@ from torch_geometric.utils import to_dense_batch
 
 from fgai.errors import DataError
 from fgai.graph import add_nodes, delete_edges
-from fgai.items import copied, extend_batch, items_of, num_graphs, sort_by_graph
+from fgai.items import copied, extend_batch, items_of, num_graphs, select_graphs, sort_by_graph
 from loose import loose
+from worlds import molecules
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
 
@@ -103,6 +104,16 @@ def test_a_sorted_batch_is_what_pyg_makes_of_the_same_graphs(sparse):
     dense = [to_dense_batch(graph.x, graph.batch)[0] for graph in (moved, expected)]
     assert torch.equal(*dense)
     assert sort_by_graph(expected) == (expected, None) and sort_by_graph(7) == (7, None)
+
+
+def test_selected_graphs_are_those_that_pyg_collates():
+    graphs: list[Any] = molecules(5)
+    batch, mask = copied(loose(Batch.from_data_list(graphs))), torch.tensor([True, False, False, True, True])
+    batch.train_mask = mask
+    part, expected = select_graphs(batch, mask), loose(Batch.from_data_list([graphs[0], graphs[3], graphs[4]]))
+    for name in ("x", "edge_index", "batch", "ptr", "y"):
+        assert torch.equal(part[name], expected[name]), name
+    assert num_graphs(part) == 3 and part.train_mask.tolist() == [True] * 3
 
 
 def test_adjacency_matrices_are_sorted_too():

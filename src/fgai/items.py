@@ -101,6 +101,28 @@ def copied(data: Data) -> Data:
     return Data.from_dict({**data.to_dict(), "num_graphs": num_graphs(data)})
 
 
+def select_graphs(data: Data, mask: Tensor) -> Data:
+    """Return the batch of the graphs in the mask [G]; they are numbered again from 0.
+
+    >>> two = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[1], [2]]), y=torch.tensor([4, 5]))
+    >>> two.batch = torch.tensor([0, 1, 1])
+    >>> one = select_graphs(two, torch.tensor([False, True]))
+    >>> one.edge_index.flatten(), one.batch, one.y
+    (tensor([0, 1]), tensor([0, 0]), tensor([5]))
+    """
+    items = items_of(data)
+    assert items.batch is not None, "only graphs can be selected"
+    part = copied(data).subgraph(mask[items.batch])
+    for name, value in data.to_dict().items():
+        if isinstance(value, Tensor) and (name in LABELS) and len(value) == items.count:
+            part[name] = value[mask]
+    part.batch = (mask.cumsum(0) - 1)[items.batch[mask[items.batch]]]
+    part.num_graphs = int(mask.sum())
+    if "ptr" in data:
+        part.ptr = torch.cat([data["ptr"][:1], torch.bincount(part.batch, minlength=part.num_graphs).cumsum(0)])
+    return part
+
+
 def refuse_graphs(data: Data, what: str, remedy: str, most: int = 0) -> None:
     """Raise `DataError` if the items are more than `most` graphs, for functions that serve only nodes and pairs.
 

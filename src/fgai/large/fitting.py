@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
@@ -58,7 +57,7 @@ def fit_graph(
     if isinstance(graph, Data) and not batch:
         return method.fit(model, placed(graph, device_of(model)), checkpoint=checkpoint)
     if isinstance(graph, Batch):
-        return method.fit(model, _graph_batches(method, graph, batch), checkpoint=checkpoint)
+        return method.fit(model, _graph_batches(graph, batch), checkpoint=checkpoint)
     validation = full_neighbour_loader(graph, len(fanout), seed_nodes=_attribute(graph, "val_mask"))
     # A method that refines a trained model compares all nodes with it; the others need labels.
     seed_nodes = None if getattr(method, "needs_pretrained", False) else _attribute(graph, "train_mask")
@@ -66,14 +65,12 @@ def fit_graph(
     return method.fit(model, Batches(loader, validation), checkpoint=checkpoint)
 
 
-def _graph_batches(method: Any, graph: Any, size: int) -> Batches:
-    """Batches of graphs: those to train on are shuffled, and those of a rank are its own."""
+def _graph_batches(graph: Any, size: int) -> Batches:
+    """Batches of the graphs to train on, shuffled, and of those for validation."""
     masks = {name: require(graph, name) for name in ("train_mask", "val_mask")}
     if world_size() > 1:
         refuse_graphs(graph, "Training on several ranks", "train on one: --ranks 1")
-    everything = torch.ones_like(masks["train_mask"])
-    chosen = everything if getattr(method, "needs_pretrained", False) else masks["train_mask"]
-    train, validation = (graph.index_select(mask) for mask in (chosen, masks["val_mask"]))
+    train, validation = (graph.index_select(mask) for mask in masks.values())
     return Batches(DataLoader(train, size, shuffle=True), DataLoader(validation, max(size, BATCH)))
 
 

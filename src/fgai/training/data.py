@@ -19,7 +19,7 @@ from fgai.checks import check_finite, check_labels, one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import require
-from fgai.items import copied, items_of
+from fgai.items import copied, items_of, select_graphs
 from fgai.reading import Reading
 
 MASKS = ("train_mask", "val_mask")  # for the loss, and for the choice of the best epoch
@@ -84,13 +84,20 @@ class BatchSource(Protocol):
 
 
 class FullGraph:
-    """One graph, or batch of graphs, whose items (nodes, pairs or graphs) all enter the loss; an epoch is one step."""
+    """One graph whose items, nodes or pairs, all enter the loss; an epoch is one step.
+
+    Of a batch of graphs, those in `train_mask` are trained on: no method reads the others before the validation.
+    """
 
     positions, eval_interval = 1, 10
 
     def __init__(self, data: Data) -> None:
         val_mask = data.get("val_mask")
         self._batch = Batch(data, items_of(data).count)
+        mask, graph = data.get("train_mask"), data
+        if items_of(data).kind == "graphs" and mask is not None and mask.any():
+            graph = select_graphs(data, mask)
+        self._train = Batch(graph, items_of(graph).count)
         self.has_validation = val_mask is not None and bool(val_mask.any())
 
     @property
@@ -100,7 +107,7 @@ class FullGraph:
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
         """Yield one step with the full graph."""
-        yield [Batch(self._batch.graph, self._batch.seed_nodes, number)]
+        yield [Batch(self._train.graph, self._train.seed_nodes, number)]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
         """Return micro-F1 and cross-entropy on the validation nodes."""
