@@ -10,8 +10,9 @@ from torch_geometric.loader import DataLoader
 
 from fgai import GraphInjection
 from fgai.backbones import build
-from fgai.datasets.split import split_graphs
+from fgai.datasets.split import split_graphs, without_test_nodes
 from fgai.errors import DataError
+from fgai.items import num_graphs
 from fgai.large.fitting import f1_on_test, fit_graph
 from fgai.methods import FGAI, METHODS, AdversarialTraining, Batches, LayerNorm, Vanilla
 from fgai.training import loop
@@ -72,6 +73,14 @@ def test_a_killed_run_on_graphs_goes_on_as_if_it_had_not_been(tmp_path, monkeypa
         patch.setattr(loop, "_epoch", killed)
         method.fit(MODEL, DATA, checkpoint=file)
     assert file.exists() and all(map(torch.equal, weights(whole), weights(method.fit(MODEL, DATA, checkpoint=file))))
+
+
+def test_the_test_graphs_are_not_read_in_training():
+    spoilt: Any = DATA.clone()
+    spoilt.x = torch.where(DATA.test_mask[DATA.batch][:, None], 7.0, DATA.x)
+    for method in methods():
+        assert all(map(torch.equal, weights(method.fit(MODEL, DATA)), weights(method.fit(MODEL, spoilt))))
+    assert num_graphs(without_test_nodes(DATA)) == int((~DATA.test_mask).sum())
 
 
 def test_another_list_of_graphs_does_not_continue_a_run():

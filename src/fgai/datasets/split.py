@@ -12,6 +12,7 @@ from torch_geometric.transforms import RandomLinkSplit
 
 from fgai.errors import DataError
 from fgai.graph import require
+from fgai.items import items_of, select_graphs
 from fgai.seeding import seeded
 
 
@@ -34,6 +35,8 @@ def by_index(data: Data, train: Tensor, val: Tensor, test: Tensor) -> Data:
 def without_test_nodes(data: Data) -> Data:
     """Return the graph without the nodes in `test_mask` and their edges, for inductive training.
 
+    Of a batch of graphs, return it without the graphs in `test_mask`.
+
     >>> data = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1, 2], [1, 0, 1]]), y=torch.arange(3))
     >>> data.test_mask = torch.tensor([False, False, True])
     >>> without_test_nodes(data)
@@ -43,7 +46,8 @@ def without_test_nodes(data: Data) -> Data:
         raise DataError(
             "this graph is for link prediction, and inductive training needs labelled nodes; use another one"
         )
-    return data.subgraph(~require(data, "test_mask"))
+    outside = ~require(data, "test_mask")
+    return select_graphs(data, outside) if items_of(data).kind == "graphs" else data.subgraph(outside)
 
 
 def split_graphs(graphs: list[Data], seed: int, train: float = 0.7, val: float = 0.1) -> Data:

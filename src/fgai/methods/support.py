@@ -19,6 +19,7 @@ from fgai.attention import Attention, sharpened
 from fgai.errors import SettingError
 from fgai.explanations import edge_margins
 from fgai.graph import segment_sum
+from fgai.items import refuse_graphs
 from fgai.reading import Reader
 
 
@@ -42,6 +43,7 @@ def support_attention(read: Reader, graph: Any, site: str, attention: Attention,
     >>> support_attention(read, data, site, attention, 1.5).weight.shape == attention.weight.shape
     True
     """
+    refuse_graphs(graph, "target='support'", "use target='vanilla'")
     margin = edge_margins(read, graph, site, attention.weight)
     if margin is None:
         raise SettingError(
