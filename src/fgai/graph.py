@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from fgai.adjacency import follow_edges
 from fgai.cache import TensorNotes, version
 from fgai.errors import DataError, MatchError
-from fgai.items import Items, copied, extend_batch, items_of
+from fgai.items import Items, copied, extend_batch, has_graphs, items_of
 
 _PARTS = TensorNotes()  # a tensor -> the operands of `append_rows`
 CONCATENATED = ("x", "edge_index", "batch", "ptr")  # not padded by `add_nodes`
@@ -157,7 +157,7 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
             elif data.is_edge_attr(name):
                 more[name] = _pad(name, value, edge_index.size(1))
     if isinstance(batch := data.get("batch"), Tensor):
-        more.batch = extend_batch(batch, x.size(0), edge_index, separate=items.kind == "graphs")
+        more.batch = extend_batch(batch, x.size(0), edge_index, separate=has_graphs(data))
         if "ptr" in data:  # of the batch that `sort_by_graph` returns
             sizes = degree(more.batch, len(data["ptr"]) - 1)
             more.ptr = torch.cat([data["ptr"][:1], sizes.cumsum(0)])

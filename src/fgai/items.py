@@ -76,6 +76,16 @@ def _are_graphs(data: Data, nodes: int, graphs: int, rows: int | None) -> bool:
     return graphs in sizes or (not sizes and (isinstance(data, Batch) or "num_graphs" in data))
 
 
+def has_graphs(data: Data) -> bool:
+    """Return whether the data is a batch of graphs, which no edge may link, whatever its items are.
+
+    >>> data = Data(x=torch.ones(2, 1), y=torch.zeros(2))
+    >>> has_graphs(Batch.from_data_list([data])), has_graphs(data)
+    (True, False)
+    """
+    return isinstance(data, Batch) or "num_graphs" in data or items_of(data).kind == "graphs"
+
+
 def num_graphs(data: Data) -> int:
     """Return the number of graphs of a batch.
 
@@ -195,6 +205,15 @@ def sort_by_graph(data: Any) -> tuple[Any, Tensor | None]:
             moved[name] = (value.to_dense() if value.is_sparse else value).index_select(0, order)
     moved.edge_index = ends
     return moved, order
+
+
+def by_id(logits: Tensor, ids: Tensor | None) -> Tensor:
+    """Return the logits of the nodes of a sorted batch in the order of their ids; those of other items as they are.
+
+    >>> by_id(torch.tensor([7.0, 9.0, 8.0]), torch.tensor([0, 2, 1]))
+    tensor([7., 8., 9.])
+    """
+    return logits if ids is None or len(logits) != len(ids) else logits[ids.argsort()]
 
 
 def _order(batch: Tensor, edges: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -19,7 +19,7 @@ from fgai.attention import Attention
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
-from fgai.items import Items, items_of, sort_by_graph
+from fgai.items import Items, by_id, items_of, sort_by_graph
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
 from fgai.printing import short_repr
@@ -176,7 +176,8 @@ class Reader:
         attention = recording.attention
         if ids is not None:
             attention = {site: replace(a, edge_index=ids[a.edge_index]) for site, a in attention.items()}
-        return Reading(logits, attention, unread=self.unread, items=_items(graph, logits))
+        items = items_of(graph, len(logits)) if isinstance(graph, Data) else None
+        return Reading(by_id(logits, ids), attention, unread=self.unread, items=items)
 
     def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
         """Read the clean graph without gradients, and check the logits and the attention.
@@ -197,9 +198,9 @@ class Reader:
 
     def logits(self, graph: Graph) -> Tensor:
         """Return the logits only, without opening the tap."""
-        graph, _ = sort_by_graph(graph)
-        with self._context(graph):
-            return self._call(graph)
+        ordered, ids = sort_by_graph(graph)
+        with self._context(ordered):
+            return by_id(self._call(ordered), ids)
 
     def _call(self, graph: Graph) -> Tensor:
         return call_model(self.model, graph, self.call)
@@ -207,10 +208,6 @@ class Reader:
     def _context(self, graph: Graph) -> AbstractContextManager[None]:
         """Return the context in which the model is called on a graph."""
         return nullcontext()
-
-
-def _items(graph: Graph, logits: Tensor) -> Items | None:
-    return items_of(graph, len(logits)) if isinstance(graph, Data) else None
 
 
 class _FrozenReader(Reader):

@@ -438,6 +438,7 @@ def test_fit_takes_any_method_in_memory_and_in_batches(run, model, tmp_path):
 def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
     small = {
         "node-injection": ["nodes=2", "edges=4", "steps=1"],
+        "graph-injection": ["nodes=2", "edges=4", "steps=1", "features=l2"],
         "attack-ensemble": ["nodes=2", "edges=4,5", "schedules=[[1, 0.1]]"],
         "edge-rewiring": ["added=2", "dropped=2", "greedy=false"],
         "attention-ball": ["steps=1", "norm=l2"],

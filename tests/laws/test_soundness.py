@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from copy import copy, deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -688,11 +689,19 @@ class PerNode(PerGraph):
         return super().forward(x, edge_index, batch)[batch]
 
 
-@pytest.mark.parametrize("door", ["audit", "fgai"])
-def test_an_attack_on_a_batch_of_graphs_is_refused_in_words(door):
-    batch = Batch.from_data_list([community(), community()])
-    with pytest.raises(CallError, match=r"failed on this graph.*batch torch\.int64"):
-        EVERY_DOOR[door](PerNode().eval(), batch)
+def test_an_attack_on_the_nodes_of_a_batch_keeps_its_graphs_apart():
+    batch: Any = Batch.from_data_list([community(), community()])
+    batch.x = torch.cat([batch.x[:150], 2 * batch.x[150:]])
+    with fgai.reading.open_reader(PerNode()) as reader:
+        attack = fgai.NodeInjection(2, 3)
+        site = attack.place(batch)
+        now = site.read(reader, attack.start(site))
+    assert len(now.logits) == 304 and now.graph.batch[300:].tolist() == [0, 0, 1, 1]
+    ends = now.graph.batch[now.graph.edge_index]
+    assert torch.equal(ends[0], ends[1])
+    first, second = (now.logits[now.graph.batch == number] for number in (0, 1))  # all nodes of a graph answer alike
+    assert torch.equal(first, first[:1].expand_as(first)) and torch.equal(second, second[:1].expand_as(second))
+    assert not torch.equal(first[0], second[0])
 
 
 class Anything(torch.nn.Module):

@@ -17,7 +17,7 @@ from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
 from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
-from fgai.items import items_of
+from fgai.items import has_graphs, num_graphs
 from fgai.reading import Reader, Reading
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
 
@@ -67,8 +67,8 @@ class NodeInjection:
     """`nodes` new nodes with `edges` links each; their features by projected gradient ascent inside a box.
 
     x <- clamp(x + step * half-width * sign(d gain / d x)), `steps` times from a random start. The paper's budget is
-    20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges. If a model answers for the
-    graphs of a batch, each graph gets `nodes` new nodes, linked inside it.
+    20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges. In a batch of graphs, each
+    graph gets `nodes` new nodes, linked inside it.
 
     Args:
         nodes: Injected nodes; of a batch of graphs, in each graph.
@@ -152,9 +152,9 @@ class NodeInjection:
 
     def _pairs(self, graph: Data, clean: Reading | None) -> Tensor:
         """Return the links, injected nodes above the nodes that they are linked to; [2, L]."""
-        size, items = int(graph.num_nodes or 0), items_of(graph)
+        size = int(graph.num_nodes or 0)
         allowed = resolve_targets(self.targets, size)
-        if items.kind == "graphs" and (items.count > 1 or self.links in PER_GRAPH):
+        if has_graphs(graph) and (num_graphs(graph) > 1 or self.links in PER_GRAPH):
             return links_per_graph(graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), self.links)
         if self.edges > len(allowed):
             raise SettingError(

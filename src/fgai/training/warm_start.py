@@ -15,7 +15,7 @@ from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
 from fgai.adversaries.injection import InjectionSite
 from fgai.calling import call_errors
 from fgai.errors import DataError, SettingError
-from fgai.items import items_of
+from fgai.items import has_graphs
 from fgai.reading import Reader
 from fgai.settings import SEEDS, check_whole
 from fgai.training.data import Batch, BatchSource
@@ -80,7 +80,7 @@ class WarmStart:
         else:
             place = replace(adversary, targets=adversary.targets or linkable_nodes).place(graph)
         shape = (place.nodes, place.box.low.numel())
-        restart = restart or (items_of(graph).kind == "graphs" and self._x.shape != shape)
+        restart = restart or (has_graphs(graph) and self._x.shape != shape)
         x = adversary.start(place) if restart else self._last_features(shape)
         self._last = (graph, place) if linkable_nodes is None else None  # a sampled batch is not seen again
         self._x = adversary.climb(read, place, x, gain)
