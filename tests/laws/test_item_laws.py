@@ -12,7 +12,7 @@ import fgai
 from fgai import GraphInjection, NodeInjection
 from fgai.adversaries import GAINS, GRBCD, AttackEnsemble, ChosenInjection, EdgeRewiring, FeatureBall, SingleTarget
 from fgai.backbones import build
-from fgai.certificates import Links, certify_against
+from fgai.certificates import Links
 from fgai.errors import DataError, FGAIError, SettingError
 from fgai.large import Loader, audit_batches, batch_readings
 from fgai.methods import METHODS
@@ -174,7 +174,7 @@ def test_what_serves_nodes_only_refuses_graphs_in_words():
     model, batch = model_of(), batch_of()
     for refused in (
         lambda: fgai.certify(model, batch),
-        lambda: certify_against(model, batch, Links(1)),
+        lambda: fgai.certify(model, batch, against=Links(1)),
         lambda: METHODS["gnnguard"](epochs=1).fit(model, batch),
         lambda: Loader(batch),
         lambda: fgai.FGAI(target="support", epochs=1).fit(model, batch),

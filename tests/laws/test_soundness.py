@@ -32,7 +32,7 @@ from fgai.kernels.pyg import accelerated
 from fgai.large import Loader, audit_batches, certify_batches
 from fgai.methods import METHODS
 from fgai.metrics import g_jsd, micro_f1, released_g_jsd, roc_auc, top_overlap
-from fgai.reading import Reader
+from fgai.reading import Reader, open_reader
 from fgai.training.loop import Schedule
 from fgai.trial import attacked_trial, clean_trial
 from loose import loose
@@ -692,7 +692,7 @@ class PerNode(PerGraph):
 def test_an_attack_on_the_nodes_of_a_batch_keeps_its_graphs_apart():
     batch: Any = Batch.from_data_list([community(), community()])
     batch.x = torch.cat([batch.x[:150], 2 * batch.x[150:]])
-    with fgai.reading.open_reader(PerNode()) as reader:
+    with open_reader(PerNode()) as reader:
         attack = fgai.NodeInjection(2, 3)
         site = attack.place(batch)
         now = site.read(reader, attack.start(site))
