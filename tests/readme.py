@@ -1,7 +1,8 @@
 """The examples of README and of the quickstart, and the output that each page shows below them.
 
 `python tests/readme.py` runs the pages and writes the output below each example. `<!-- output -->` above a `text` block
-marks it as the output of the block above.
+marks it as the output of the block above. `python tests/readme.py --check PAGE ...` runs pages in the current folder
+and fails where their outputs differ; the new user of CI does so with the wheel.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +88,19 @@ def write(page: Path) -> None:
     page.write_text(text)
 
 
+def check(page: Path) -> None:
+    """Run the examples of a page in the current folder; raise if an output is not what the page shows."""
+    began = time.monotonic()
+    for number, (example, printed) in enumerate(outputs(page.read_text(), Path.cwd())):
+        print(f"-- {page.name}, example {number} ({example.kind}), {time.monotonic() - began:.0f} s", flush=True)
+        if example.shown is not None and (wrong := differences(example.shown, printed)):
+            raise SystemExit(f"{page.name} shows another output: {wrong}")
+
+
 if __name__ == "__main__":
-    for name in PAGES:
-        write(ROOT / name)
+    if sys.argv[1:2] == ["--check"]:
+        for name in sys.argv[2:]:
+            check(Path(name))
+    else:
+        for name in PAGES:
+            write(ROOT / name)

@@ -8,6 +8,7 @@ import pytest
 from readme import PAGES, ROOT, differences, examples, outputs
 
 
+@pytest.mark.slow  # CI runs both pages with the wheel, see .ci/newuser
 @pytest.mark.parametrize("page", PAGES)
 def test_every_example_runs_in_an_empty_folder_and_prints_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.setenv("FGAI_DATA", str(tmp_path / "data"))

@@ -221,7 +221,7 @@ def test_a_run_that_is_killed_ten_times_loses_nothing_that_was_finished(tmp_path
     draw, kept, kills = random.Random(0), {}, 0
     while kills < 10:
         process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path / "killed"], stdout=subprocess.DEVNULL)
-        moment = time.monotonic() + draw.uniform(2.0, 9.0)
+        moment = time.monotonic() + draw.uniform(2.0, 6.0)
         while time.monotonic() < moment and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)

@@ -1,7 +1,5 @@
 """The examples that `.ci/newuser` runs: Python that compiles, and commands with options that there are."""
 
-import doctest
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -10,54 +8,38 @@ import pytest
 import typer.main
 
 from fgai.cli import app
+from readme import check, examples
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for name in ("README.md", "docs/quickstart.md", "docs/cli.md") if (path := ROOT / name).exists()]
 
 
-def module():
-    spec = importlib.util.spec_from_file_location("blocks", ROOT / ".ci/blocks.py")
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-BLOCKS = module()
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_python_compiles_and_commands_have_the_options_they_are_given(path):
     commands = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
-    for block in BLOCKS.blocks_of(path.read_text()):
-        if block.kind == "python":
-            compile(block.text, f"{path.name}:{block.line}", "exec")
+    for example in examples(path.read_text()):
+        if example.kind == "python":
+            compile(example.code, path.name, "exec")
             continue
-        for line in block.text.replace("\\\n", " ").splitlines():
+        for line in example.code.replace("\\\n", " ").splitlines():
             for part in re.findall(r"(?:^|&& *)(fgai [^&|]*)", line):
                 _, command, *words = shlex.split(part, comments=True)
                 if command in ("--help", "--version"):
                     continue
                 known = {option for one in commands[command].params for option in one.opts}
                 given = {word.partition("=")[0] for word in words if word.startswith("--")}
-                assert given <= {*known, "--help"}, f"{path.name}:{block.line}: {line}"
+                assert given <= {*known, "--help"}, f"{path.name}: {line}"
 
 
-def test_blocks_are_taken_as_their_notes_say(tmp_path, monkeypatch, capfd):
-    assert doctest.testmod(BLOCKS).failed == 0
-    page = tmp_path / "page.md"
-    page.write_text(
-        "```python\nx = 1\n```\n\n```python\nprint(x + 1)\n```\n```console\n$ echo three\nthree\n```\n"
-        "<!-- not run -->\n```sh\nfalse\n```\n<!-- file: mine.txt -->\n```python\ny = 4\n```\n```text\nfalse\n```\n"
-    )
+def test_a_page_is_checked_against_the_outputs_that_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    BLOCKS.main([str(page)])
-    told = [line for line in capfd.readouterr().out.splitlines() if not line.startswith("--")]
-    assert told == ["2", "three"] and (tmp_path / "mine.txt").read_text() == "y = 4\n"
-
-
-def test_a_block_that_fails_ends_the_run(tmp_path):
     page = tmp_path / "page.md"
+    text = "<!-- not run -->\n```sh\nfalse\n```\n```sh\necho F1 0.91\n```\n\n<!-- output -->\n```text\nF1 {}\n```\n"
+    page.write_text(text.format(0.9))
+    check(page)  # within the tolerance
+    page.write_text(text.format(0.5))
+    with pytest.raises(SystemExit, match=r"0\.5 is now 0\.91"):
+        check(page)
     page.write_text("```sh\nfalse\necho on\n```\n")
-    with pytest.raises(Exception, match="exit status 1"):
-        BLOCKS.main([str(page)])
+    with pytest.raises(AssertionError, match="echo on"):
+        check(page)

@@ -125,9 +125,12 @@ def _link_effects(read: Reader, graph: Data, gain: Gain, new: Tensor, links: Ten
 
 
 def _top_positive(effect: Tensor, count: int) -> Tensor:
-    """Return the positions of the `count` largest effects, without those that are not positive."""
+    """Return the positions of the `count` largest effects, without those that are not positive.
+
+    If all effects are 0, the gain is stationary, as a KL divergence is on the clean graph: the first positions.
+    """
     top = effect.topk(min(count, len(effect)))
-    return top.indices[top.values > 0]
+    return top.indices[top.values > 0] if effect.any() else torch.arange(len(top.values), device=effect.device)
 
 
 def _sum_directions(attention: Attention, effect: Tensor, pairs: Tensor) -> Tensor:
