@@ -7,7 +7,6 @@ python benchmarks/faithful.py --models DIR
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ from fgai.files import write_json
 from fgai.methods import METHODS
 from fgai.progress import progress
 from figures import trained
+from resumable import rows_in
 
 RESULTS = Path("results/faithful.json")
 EXPLANATIONS = ("tree", "last")
@@ -79,7 +79,7 @@ def main(
     asked = [cell for cell in cells() if only in cell.name]
     with progress("faithful", len(asked)) as advance:
         for cell in asked:
-            rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+            rows = rows_in(RESULTS)
             about = [cell.dataset, cell.backbone, cell.method, cell.seed]
             if not any([one[name] for name in KEY[:4]] == about for one in rows):
                 data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))

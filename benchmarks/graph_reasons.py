@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -27,7 +26,6 @@ from torch_geometric.explain.algorithm import ExplainerAlgorithm
 
 from fgai import backbones, datasets
 from fgai.adversaries import GraphInjection
-from fgai.files import write_json
 from fgai.graph import locate, require, segment_sum
 from fgai.large.fitting import fit_graph
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
@@ -35,6 +33,7 @@ from fgai.metrics import measure, roc_auc
 from fgai.reading import Reader, Reading, open_reader
 from fgai.seeding import seeded
 from fgai.trial import Trial, attacked_trial, clean_trial
+from resumable import keep, rows_in
 
 OUT = Path("results/graph_reasons.json")
 ATTACK = GraphInjection()
@@ -133,16 +132,7 @@ def cell(dataset: str, backbone: str, seed: int, given: argparse.Namespace) -> N
                 about |= {name: round(values[name], 4) for name in METRICS}
                 about["settings"] = {"batch": given.batch, "epochs": given.epochs, "tuned": given.tuned}
                 rows += [{**about, **row} for row in scores(trial, data, graphs, seed)]
-        keep(rows)
-
-
-def keep(new: list[dict[str, Any]]) -> None:
-    """Add rows to the file, sorted, in place of those of the same key."""
-    old = json.loads(OUT.read_text()) if OUT.exists() else []
-    rows = {tuple(row[name] for name in KEY): row for row in [*old, *new]}
-    write_json(OUT, [rows[key] for key in sorted(rows)])
-    for row in new:
-        print(row, flush=True)
+        keep(OUT, KEY, rows)
 
 
 def main() -> None:
@@ -156,7 +146,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     for seed, (dataset, backbone) in product(range(given.seeds), product(given.datasets, given.backbones)):
-        done = json.loads(OUT.read_text()) if OUT.exists() else []
+        done = rows_in(OUT)
         if not any((row["dataset"], row["backbone"], row["seed"]) == (dataset, backbone, seed) for row in done):
             cell(dataset, backbone, seed, given)
 

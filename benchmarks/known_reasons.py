@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -38,13 +37,13 @@ from fgai.datasets.reasons import infection, motifs
 from fgai.datasets.split import split_nodes
 from fgai.explanations import explain_node
 from fgai.faithfulness import truth_scores
-from fgai.files import write_json
 from fgai.graph import degree, locate, require
 from fgai.methods import FGAI, Vanilla
 from fgai.reading import Reader, Reading, open_reader
 from fgai.seeding import seeded
 from fgai.trial import Trial, attacked_trial, clean_trial
 from released_gatt import released
+from resumable import keep, rows_in
 
 OUT = Path("results/known_reasons.json")
 ATTACK = NodeInjection(nodes=10, edges=10, steps=20, box=None)  # adds 1 edge in 20
@@ -275,15 +274,6 @@ def gatt(reading: Reading, edge_index: Tensor, node: int) -> Tensor:
     return total
 
 
-def keep(new: list[dict[str, Any]]) -> None:
-    """Add rows to the file, sorted, in place of those of the same key."""
-    old = json.loads(OUT.read_text()) if OUT.exists() else []
-    rows = {tuple(row[name] for name in KEY): row for row in [*old, *new]}
-    write_json(OUT, [rows[key] for key in sorted(rows)])
-    for row in new:
-        print(row, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
@@ -291,16 +281,16 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.released:
-        return keep(released_rows(given.released))
+        return keep(OUT, KEY, released_rows(given.released))
     for seed in range(given.seeds):
         for name, setting in SETTINGS.items():
             for dataset, run in product(setting.datasets, (cell, nearest)):
-                done = json.loads(OUT.read_text()) if OUT.exists() else []
+                done = rows_in(OUT)
                 cell_rows = [
                     row for row in done if (row["setting"], row["dataset"], row["seed"]) == (name, dataset, seed)
                 ]
                 if not any((row["method"] == "none") == (run is nearest) for row in cell_rows):
-                    keep(run(name, dataset, seed))
+                    keep(OUT, KEY, run(name, dataset, seed))
     return None
 
 

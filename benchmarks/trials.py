@@ -8,7 +8,6 @@ python benchmarks/trials.py --models DIR --only cora-gat
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +28,7 @@ from fgai.progress import progress
 from fgai.reading import open_reader
 from fgai.trial import attacked_trial, clean_trial
 from figures import trained
+from resumable import rows_in
 
 RESULTS = Path("results/trials.json")
 PLACES = NodeInjection(nodes=20, edges=40, steps=3, step=0.1, links="random-by-degree")
@@ -65,8 +65,8 @@ def row(cell: Cell, name: str, model: nn.Module, data: Data) -> dict[str, Any]:
     """The figures of one trained model on the validation nodes."""
     values: dict[str, Any] = {"dataset": cell.dataset, "backbone": cell.backbone, "trial": name, "seed": cell.seed}
     with open_reader(model) as read:
+        clean = clean_trial(read, data)
         for explanation in ("tree", "last"):
-            clean = clean_trial(read, data, explanation)
             tested = measure_faithfulness(model, data, explanation)
             values |= {
                 f"{explanation}_faithful": tested.grade.value,
@@ -100,7 +100,7 @@ def main(
     with progress("trials", len(asked) * len(chosen)) as advance:
         for cell in asked:
             for name in chosen:
-                rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+                rows = rows_in(RESULTS)
                 about = [cell.dataset, cell.backbone, name, cell.seed]
                 if about not in ([one[key] for key in ("dataset", "backbone", "trial", "seed")] for one in rows):
                     data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))

@@ -198,10 +198,11 @@ def sort_by_graph(data: Any) -> tuple[Any, Tensor | None]:
     if order is None:
         return data, None
     moved = copied(data)
-    for name in adjacencies_of(data):
+    adjacencies = adjacencies_of(data)
+    for name in adjacencies:
         moved[name] = data[name].to_sparse_coo().index_select(0, order).index_select(1, order).coalesce()
     for name, value in data.to_dict().items():
-        if isinstance(value, Tensor) and name not in (*SPECIAL, *adjacencies_of(data)) and data.is_node_attr(name):
+        if isinstance(value, Tensor) and name not in (*SPECIAL, *adjacencies) and data.is_node_attr(name):
             moved[name] = (value.to_dense() if value.is_sparse else value).index_select(0, order)
     moved.edge_index = ends
     return moved, order

@@ -7,7 +7,7 @@ from fgai.adversaries.chosen import ChosenInjection, WorstOf
 from fgai.adversaries.ensemble import AttackEnsemble
 from fgai.adversaries.features import FEATURES
 from fgai.adversaries.gains import GAINS
-from fgai.adversaries.injection import GraphInjection, NodeInjection
+from fgai.adversaries.injection import GraphInjection, NodeInjection, default_injection
 from fgai.adversaries.links import LINKS
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.rewiring import EdgeRewiring
@@ -38,5 +38,6 @@ __all__ = [
     "WorstOf",
     "as_threat",
     "check_adversary",
+    "default_injection",
     "describe",
 ]

@@ -17,7 +17,7 @@ from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
 from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
-from fgai.items import has_graphs, num_graphs
+from fgai.items import has_graphs, items_of, num_graphs
 from fgai.reading import Reader, Reading
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
 
@@ -164,6 +164,15 @@ class NodeInjection:
         chosen = LINKS[self.links](graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), clean)
         new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
         return torch.stack([new, chosen.flatten()])
+
+
+def default_injection(data: Data | None = None) -> str:
+    """Return the name of the injection for a graph: `graph-injection` if a model answers for the graphs of a batch.
+
+    >>> default_injection(), default_injection(Data(x=torch.ones(2, 1), batch=torch.zeros(2).long(), num_graphs=1))
+    ('node-injection', 'graph-injection')
+    """
+    return "graph-injection" if data is not None and items_of(data).kind == "graphs" else "node-injection"
 
 
 @ADVERSARIES.register("graph-injection")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.adversaries import Adversary, GraphInjection, NodeInjection, Threat, as_threat, describe
+from fgai.adversaries import ADVERSARIES, Adversary, Threat, as_threat, default_injection, describe
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import overlap_at_random, without_attention
@@ -77,6 +77,7 @@ def audit(
         Metrics on the clean and the attacked graph, baselines, certified shares, and three grades.
 
     >>> from fgai import backbones, datasets
+    >>> from fgai.adversaries import NodeInjection
     >>> data = datasets.load("synthetic")
     >>> report = audit(backbones.build("gat", data), data, NodeInjection(nodes=2, edges=5, steps=2), seeds=2)
     >>> report.explanation, report.grades.answer  # an untrained model is too weak for grades
@@ -84,14 +85,12 @@ def audit(
     """
     check_whole(1, seeds=seeds)
     data = one_graph(data)
-    if by is None:
-        by = GraphInjection() if items_of(data).kind == "graphs" else NodeInjection()
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     _check_names(data)
     class_names = _class_names(data)
     resolve(explanation)  # raise before the work begins if there is no such explanation
-    threat = as_threat(by, gain, explanation)
+    threat = as_threat(ADVERSARIES[default_injection(data)]() if by is None else by, gain, explanation)
     with open_reader(model, call) as read, progress("audit", seeds + 2) as advance:
         clean = clean_trial(read, data, explanation)
         before, baselines = measure(clean), _baselines(model, clean, call)

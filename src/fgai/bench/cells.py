@@ -30,12 +30,14 @@ def row_per_attack(
     call: Call | None = None,
     attacks: Sequence[str],
 ) -> Iterator[Row]:
-    """Yield one row for the clean graph (attack `none`), then one per attack, with the seed of the model."""
+    """Yield one row per attack, with the seed of the model; the attack `none` is the clean graph."""
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
     with open_reader(model, call) as read:
         clean = clean_trial(read, data)
-        yield Row(**_values(clean), peak_mb=peak_mb(), **about)
         for name in attacks:
+            if name == "none":
+                yield Row(**_values(clean), peak_mb=peak_mb(), **about)
+                continue
             attack = THREATS[name]
             start = time.perf_counter()
             values = _values(attacked_trial(attack.adversary, attack.gain, clean, seed))

@@ -146,19 +146,20 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
         train_data = _prepared(without_test_nodes(data), cell, settings) if cell.inductive else None
         data = _prepared(data, cell, settings)
         finished = {row.attack: row for row in store.rows(cell) if not row.error}
-        asked = dict.fromkeys((*(settings.attacks or ()), *finished))
+        asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
         finished = finished if _saved_model(cell, store, settings) is not None else {}
         model, method, seconds = trained(cell, data if train_data is None else train_data, store, settings)
         about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
         call = saved.call_of(method)  # a defence is attacked through its own cleaning
-        attacks = [name for name in asked if name not in finished and name != "none"]
-        clean, *attacked = (
-            replace(row, preset=cell.preset, inductive=cell.inductive)
+        attacks = [name for name in asked if name not in finished]
+        rows = {
+            row.attack: replace(row, preset=cell.preset, inductive=cell.inductive)
             for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, **about)
-        )
-    shares = certified(read(model, data, call=call).explanation)
-    clean = replace(clean, metrics={**clean.metrics, **shares}, settings=asdict(method), seconds=seconds)
-    return [*({"none": clean} | finished).values(), *attacked]
+        }
+    if "none" in rows:
+        shares, clean = certified(read(model, data, call=call).explanation), rows["none"]
+        rows["none"] = replace(clean, metrics={**clean.metrics, **shares}, settings=asdict(method), seconds=seconds)
+    return [*finished.values(), *rows.values()]
 
 
 def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tuple[nn.Module, Any, float]:

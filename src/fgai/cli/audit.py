@@ -222,8 +222,7 @@ def write_report(
 
 def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str, graph: Data | None = None) -> Any:
     """The adversary or the threat model that the options describe; without either, the adversary for the graph."""
-    from fgai.adversaries import ADVERSARIES, THREATS
-    from fgai.items import items_of
+    from fgai.adversaries import ADVERSARIES, THREATS, default_injection
 
     if threat:
         if adversary or settings or gain:
@@ -231,8 +230,7 @@ def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str, 
                 f"--threat {threat} has its own adversary, settings and gain; give --threat alone, or omit it"
             )
         return THREATS[threat]
-    graphs = graph is not None and items_of(graph).kind == "graphs"
-    name = adversary or ("graph-injection" if graphs else "node-injection")
+    name = adversary or default_injection(graph)
     return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
 
 

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from fgai.devices import to_double
 from fgai.explanations import Attribution, EdgeWeights, class_logits
 from fgai.faithfulness.deletions import EdgeColumns, log_drops
-from fgai.faithfulness.selection import Ranked, ranked
+from fgai.faithfulness.selection import Ranked, ranked, sample_test
 from fgai.graph import degree, delete_edges, require
 from fgai.reading import Reader, Reading
 
@@ -44,11 +44,7 @@ class GraphProbe:
         edges, count = self.attribution.edge_index, len(self.clean.logits)
         inside = self.columns.deletable & (edges[0] != edges[1])
         enough = degree(self.owner[inside], count) >= at_least
-        mask = self.data.get("test_mask")
-        if isinstance(mask, Tensor) and len(mask) == count:
-            enough &= mask.to(enough.device)
-        chosen = enough.nonzero().flatten()
-        return chosen[torch.randperm(len(chosen), generator=generator)[:graphs].to(chosen.device)]
+        return sample_test(self.data, enough, graphs, generator)
 
     def ranks(self, graphs: Tensor, generator: torch.Generator) -> list[tuple[Tensor, Ranked]]:
         """Return the graphs, and the ranks of the edges of each."""

@@ -27,7 +27,7 @@ from fgai.faithfulness.deletions import (
 )
 from fgai.faithfulness.graphs import GraphProbe
 from fgai.faithfulness.record import Faithfulness, HopResult
-from fgai.faithfulness.selection import TIE, Ranked, ranked
+from fgai.faithfulness.selection import TIE, Ranked, ranked, sample_test
 from fgai.grades import Grade, grade_faithful
 from fgai.graph import degree, require, segment_sum
 from fgai.intervals import Interval
@@ -286,11 +286,7 @@ def _sample(
         return nodes.to(edges.device)
     deletable = probe.deletable & (edges[0] != edges[1])
     enough = degree(edges[1][deletable], attribution.num_nodes) >= at_least
-    mask = data.get("test_mask")
-    if isinstance(mask, Tensor) and mask.shape == enough.shape:
-        enough &= mask.to(enough)
-    chosen = enough.nonzero().flatten()
-    return chosen[torch.randperm(len(chosen), generator=generator)[:nodes].to(chosen.device)]
+    return sample_test(data, enough, nodes, generator)
 
 
 def _prefers_edges(clean: Reading, attribution: Attribution) -> bool:

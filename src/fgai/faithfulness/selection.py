@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from fgai.explanations import EdgeWeights
 from fgai.graph import degree, segment_max
@@ -52,6 +53,15 @@ def ranked(rows: EdgeWeights, deletable: Tensor, generator: torch.Generator) -> 
     size = degree(group, len(names))
     rank = _rank(level[inside], group, size, generator)
     return Ranked(group, edge[inside], rank, size, names // hops, names % hops + 1)
+
+
+def sample_test(data: Data, enough: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return at most `count` random items in the mask `enough`, and in `test_mask` if it is a mask of these items."""
+    mask = data.get("test_mask")
+    if isinstance(mask, Tensor) and mask.shape == enough.shape:
+        enough = enough & mask.to(enough)
+    chosen = enough.nonzero().flatten()
+    return chosen[torch.randperm(len(chosen), generator=generator)[:count].to(chosen.device)]
 
 
 def _rank(level: Tensor, group: Tensor, size: Tensor, generator: torch.Generator) -> Tensor:
