@@ -57,8 +57,8 @@ def grades() -> str:
             for name in ("necessity", "against_least")
         ]
         changes = [f"{row['f1']:.3f} → {row['f1_attacked']:.3f}", f"{row['overlap']:.3f}"]
-        body.append([*about, used, row["faithful"] or "-", stable, *tests, *changes])
-    head = ["dataset", "backbone", "method", "seed", "explanation", "used", "faithful", "stable"]
+        body.append([*about, used, row["faithful"] or "-", stable, str(row["nodes"]), *tests, *changes])
+    head = ["dataset", "backbone", "method", "seed", "explanation", "used", "faithful", "stable", "nodes"]
     return grid([*head, "most - random", "most - least", "F1", "V_5"], body)
 
 

@@ -168,6 +168,13 @@ def test_the_numbers_of_the_tree_are_those_of_its_rows():
     assert found.attacked["g_jsd"].mean == pytest.approx(divergences / edges, rel=1e-4)
 
 
+def test_the_test_of_faithfulness_has_as_many_nodes_as_are_asked_for():
+    first, more = (audit(trained(), community(), ATTACK, seeds=1, sample=count).faithfulness for count in (25, 60))
+    assert first is not None and more is not None and (first.nodes, more.nodes) == (25, 60)
+    with pytest.raises(SettingError, match="sample=0"):
+        audit(trained(), community(), ATTACK, sample=0)
+
+
 def test_an_unknown_explanation_is_refused_before_the_attack():
     with pytest.raises(UnknownNameError, match="did you mean 'tree'"):
         audit(trained(), community(), ATTACK, explanation="tee")

@@ -45,6 +45,7 @@ def audit(
     explanation: str = "tree",
     gain: str | None = None,
     seeds: int = 5,
+    sample: int = 500,
     call: Call | None = None,
     name: str = "",
     show_nodes: Sequence[int] = (),
@@ -68,6 +69,8 @@ def audit(
         gain: What the adversary maximises: a name in `fgai.adversaries.GAINS`, on the prediction or the explanation. By
             default it is the gain of the threat model, or `cross-entropy`.
         seeds: Number of attacks.
+        sample: Number of nodes or graphs in the test of faithfulness, or all if there are fewer. If the grade is
+            `unknown`, its sentence says about how many would decide.
         call: How to call the model; by default, by the signature of `forward`.
         name: Name of the model in the report; by default, its class.
         show_nodes: Nodes whose neighbourhoods the report must contain, besides those that changed most.
@@ -83,7 +86,7 @@ def audit(
     >>> report.explanation, report.grades.answer  # an untrained model is too weak for grades
     ('tree', 'not shown')
     """
-    check_whole(1, seeds=seeds)
+    check_whole(1, seeds=seeds, sample=sample)
     data = one_graph(data)
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
@@ -95,7 +98,7 @@ def audit(
         clean = clean_trial(read, data, explanation)
         before, baselines = measure(clean), _baselines(model, clean, call)
         advance("clean")
-        tested = _faithfulness(model, clean, call)
+        tested = _faithfulness(model, clean, sample, call)
         advance("faithfulness")
         trials: list[Trial] = []
         after: list[dict[str, float]] = []
@@ -162,11 +165,11 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
     }
 
 
-def _faithfulness(model: nn.Module, clean: Trial, call: Call | None) -> Faithfulness | None:
+def _faithfulness(model: nn.Module, clean: Trial, sample: int, call: Call | None) -> Faithfulness | None:
     """The test of faithfulness on the clean graph; None if the model predicts neither for each node nor for graphs."""
     if items_of(clean.graph).kind != "graphs" and len(clean.clean.logits) != int(clean.graph.num_nodes or 0):
         return None
-    return measure_faithfulness(model, clean.graph, clean.explanation, call=call)
+    return measure_faithfulness(model, clean.graph, clean.explanation, nodes=sample, call=call)
 
 
 def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[str, ...]:

@@ -110,6 +110,7 @@ def compare(
     explanation: str = "tree",
     gain: str | None = None,
     seeds: int = 5,
+    sample: int = 500,
     call: Call | Mapping[str, Call | None] | None = None,
     show_nodes: Sequence[int] = (),
 ) -> Comparison:
@@ -123,6 +124,7 @@ def compare(
         explanation: Name of the explanation, see `audit`.
         gain: What the adversary maximises, a name in `fgai.adversaries.GAINS`, see `audit`.
         seeds: Number of attacks per model.
+        sample: Number of nodes or graphs in the test of faithfulness, see `audit`.
         call: How to call the models, or one call per name; by default, by the signature of `forward`.
         show_nodes: Nodes whose neighbourhoods the reports must contain.
 
@@ -150,6 +152,7 @@ def compare(
             explanation=explanation,
             gain=gain,
             seeds=seeds,
+            sample=sample,
             call=calls.get(name),
             name=name,
             show_nodes=show_nodes,

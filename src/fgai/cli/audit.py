@@ -24,6 +24,7 @@ from fgai.cli.options import (
     Groups,
     Import,
     Require,
+    Sample,
     Split,
     ThreatName,
     UserModel,
@@ -57,6 +58,7 @@ def audit(
     explanation: ExplanationName = "tree",
     gain: Gain = "",
     seeds: AttackSeeds = 5,
+    sample: Sample = 500,
     split: Split = 0,
     out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
     modules: Import = None,
@@ -92,6 +94,7 @@ def audit(
         explanation=explanation,
         gain=gain or None,
         seeds=seeds,
+        sample=sample,
         call=loaded.call,
         name=loaded.name,
     )
@@ -166,6 +169,7 @@ def write_report(
     explanation: ExplanationName = "tree",
     gain: Gain = "",
     seeds: AttackSeeds = 5,
+    sample: Sample = 500,
     radius: Annotated[float, typer.Option(help="Radius of the certificate, in the l1 norm of attention.")] = 0.001,
     against: Against = "",
     groups: Groups = 0,
@@ -200,7 +204,15 @@ def write_report(
     graph, nets = placed(graph, place), {name: one.model.to(place) for name, one in models.items()}
     calls = {name: one.call for name, one in models.items()}
     comparison = compare(
-        nets, graph, attack, explanation=explanation, gain=gain or None, seeds=seeds, call=calls, show_nodes=node or ()
+        nets,
+        graph,
+        attack,
+        explanation=explanation,
+        gain=gain or None,
+        seeds=seeds,
+        sample=sample,
+        call=calls,
+        show_nodes=node or (),
     )
     certificates = {name: run_certify(net, graph, k=TOP, radius=radius, call=calls[name]) for name, net in nets.items()}
     proofs = {

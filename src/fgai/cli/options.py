@@ -52,6 +52,7 @@ Gain = Annotated[
     str, typer.Option(help="What the attack maximises: a gain of `fgai ls gains`; cross-entropy by default.")
 ]
 AttackSeeds = Annotated[int, typer.Option("--seeds", help="Number of attacks, with the seeds 0, 1, ...")]
+Sample = Annotated[int, typer.Option(help="Number of nodes or graphs in the test of faithfulness.")]
 AdversarySettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the adversary, such as nodes=20; repeat for more.")
 ]
