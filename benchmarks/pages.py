@@ -367,6 +367,7 @@ FIGURES: dict[str, Callable[[], str]] = {
         "scale.json", ("python benchmarks/graph_transformer.py", "python benchmarks/certificate_scale.py")
     ),
     "growth": lambda: costs("scale.json", "python benchmarks/scale.py"),
+    "ingest": lambda: costs("scale.json", "python benchmarks/ingest.py"),
     "scale-plan": scale_plan,
     "survived": survived,
     "known-reasons": reasons.known_reasons,

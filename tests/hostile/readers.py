@@ -23,7 +23,7 @@ from fgai.bench.plan import Cell, Plan
 from fgai.bench.results import CellStore as Cells
 from fgai.bench.results import Cost, Row, read_costs, read_rows, write_costs
 from fgai.bench.tables import table_of
-from fgai.large import DiskGraph, Loader, convert, convert_edge_list
+from fgai.large import DiskGraph, Loader, convert, convert_arrays, convert_tables
 from fgai.methods import AdversarialTraining
 from fgai.training.loop import _Run
 from loose import loose
@@ -213,11 +213,11 @@ def _use_store(folder):
 
 
 def _use_edges(path):
-    return convert_edge_list(path, path.parent / "made")
+    return (convert_arrays if path.suffix == ".npy" else convert_tables)(path, path.parent / "made")
 
 
 def _use_array(path):
-    return convert_edge_list(shelf() / "edges.txt", path.parent / "made", {"x": path})
+    return convert_tables(shelf() / "edges.txt", path.parent / "made", arrays={"x": path})
 
 
 def _resumed(path):

@@ -11,7 +11,7 @@ import torch
 
 from fgai import datasets
 from fgai.errors import DataError
-from fgai.large import DiskGraph, Loader, convert, convert_edge_list, write_store
+from fgai.large import DiskGraph, Loader, convert, convert_arrays, convert_tables, write_store
 from loose import loose
 
 GRAPH = loose(datasets.load("synthetic"))
@@ -38,22 +38,20 @@ def test_a_store_written_in_pieces_is_the_same(tmp_path):
     assert torch.equal(pieces.attribute("x"), GRAPH.x)
 
 
-def test_an_edge_list_is_converted(tmp_path):
-    np.savetxt(tmp_path / "edges.tsv", GRAPH.edge_index.numpy().T, fmt="%d", delimiter="\t")
+def test_arrays_are_converted(tmp_path):
     np.save(tmp_path / "edges.npy", GRAPH.edge_index.numpy())
     np.save(tmp_path / "x.npy", GRAPH.x.numpy())
-    for name in ("edges.tsv", "edges.npy"):
-        store = convert_edge_list(tmp_path / name, tmp_path / f"{name}.store", {"x": tmp_path / "x.npy"})
-        target = torch.arange(store.num_nodes).repeat_interleave(store.columns.start.diff())
-        assert torch.equal(GRAPH.edge_index[:, store.columns.edge.long()], torch.stack([store.columns.source, target]))
-        assert torch.equal(store.attribute("x"), GRAPH.x)
+    store = convert_arrays(tmp_path / "edges.npy", tmp_path / "store", {"x": tmp_path / "x.npy"})
+    target = torch.arange(store.num_nodes).repeat_interleave(store.columns.start.diff())
+    assert torch.equal(GRAPH.edge_index[:, store.columns.edge.long()], torch.stack([store.columns.source, target]))
+    assert torch.equal(store.attribute("x"), GRAPH.x)
 
 
 @pytest.mark.parametrize("ends", [np.zeros((3, 2), int), np.zeros(4, int), np.zeros((2, 3))])
 def test_an_array_that_holds_no_edges_is_refused(tmp_path, ends):
     np.save(tmp_path / "edges.npy", ends)
     with pytest.raises(DataError, match=r"integers of \[2, E\]"):
-        convert_edge_list(tmp_path / "edges.npy", tmp_path / "store")
+        convert_arrays(tmp_path / "edges.npy", tmp_path / "store")
 
 
 @pytest.mark.parametrize("name", ["source", "../x"])
@@ -132,7 +130,7 @@ def test_a_kill_in_the_middle_leaves_no_store_that_opens(tmp_path):
         ("9223372036854775807 0", "has the node id 9223372036854775807"),
         ("9223372036854775808 0", "cannot be read"),
         ("-1 0", "number nodes from 0"),
-        ("0", "cannot be read"),
+        ("0", "have no 'target'"),
         ("a b", "cannot be read"),
         ("0 1.5", "cannot be read"),
     ],
@@ -140,17 +138,17 @@ def test_a_kill_in_the_middle_leaves_no_store_that_opens(tmp_path):
 def test_an_edge_list_that_cannot_be_meant_is_refused(tmp_path, line, why):
     (tmp_path / "edges.txt").write_text(f"0 1\n{line}\n")
     with pytest.raises(DataError, match=why):
-        convert_edge_list(tmp_path / "edges.txt", tmp_path / "store")
+        convert_tables(tmp_path / "edges.txt", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
 def test_an_explicit_number_of_nodes_is_taken(tmp_path):
     (tmp_path / "edges.txt").write_text("0 1\n\n# a remark\n2 1\n")
-    assert convert_edge_list(tmp_path / "edges.txt", tmp_path / "store", nodes=5_000_000).num_nodes == 5_000_000
+    assert convert_tables(tmp_path / "edges.txt", tmp_path / "store", nodes=5_000_000).num_nodes == 5_000_000
     with pytest.raises(DataError, match="there are 2"):
-        convert_edge_list(tmp_path / "edges.txt", tmp_path / "few", nodes=2)
+        convert_tables(tmp_path / "edges.txt", tmp_path / "few", nodes=2)
     with pytest.raises(DataError, match="do not fit"):
-        convert_edge_list(tmp_path / "edges.txt", tmp_path / "many", nodes=10**18)
+        convert_tables(tmp_path / "edges.txt", tmp_path / "many", nodes=10**18)
 
 
 def bad_name(folder):

@@ -247,11 +247,25 @@ def _parse_fanout(fanout: str) -> tuple[int, ...]:
 
 def convert(
     graph: Annotated[
-        str, typer.Argument(help="A dataset, module:function, or a file of edges: text with two ids a line, or .npy.")
+        str,
+        typer.Argument(
+            help="A dataset, module:function, or edges: Parquet, CSV, text with two ids a line (a file, a folder, a "
+            "pattern, a URL), or .npy."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    array: Annotated[list[str] | None, typer.Option(help="name=file.npy with one row per node, for a file.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes, for a file.")] = None,
+    ends: Annotated[str, typer.Option(help="Columns of source and target, such as payer,payee; the first two.")] = "",
+    edge_column: Annotated[
+        list[str] | None, typer.Option(help="Columns of an edge attribute, such as edge_attr=amount,time.")
+    ] = None,
+    node_table: Annotated[str, typer.Option(help="A table with a row per node: Parquet or CSV.")] = "",
+    node_id: Annotated[str, typer.Option(help="Its column of ids; the first one by default.")] = "",
+    node_column: Annotated[
+        list[str] | None, typer.Option(help="Columns of a node attribute, such as x=age,income or y=label.")
+    ] = None,
+    map_ids: Annotated[bool, typer.Option("--map-ids", help="Number integer ids anew, in their order.")] = False,
+    array: Annotated[list[str] | None, typer.Option(help="name=file.npy with one row per node, for files.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes, for files.")] = None,
     split: Annotated[int, typer.Option(help="Seed of the split, for a dataset.")] = 0,
     backbone: Annotated[str, typer.Option(help="Also write the inputs that this backbone needs, as gt does.")] = "",
 ) -> None:
@@ -259,16 +273,35 @@ def convert(
     from fgai.backbones import BACKBONES
     from fgai.cli.loading import load_graph
     from fgai.large import convert as convert_graph
-    from fgai.large import convert_edge_list
+    from fgai.large import convert_arrays, convert_tables
 
     if out.exists():
         raise DataError(f"{out} exists already; give a new folder, or remove that one")
     try_output(out, folder=True)
-    if Path(graph).is_file():
-        store = convert_edge_list(graph, out, parse_pairs("--array", array, "x=features.npy"), nodes)
+    arrays = parse_pairs("--array", array, "x=features.npy")
+    if Path(graph).is_file() and graph.endswith(".npy"):
+        store = convert_arrays(graph, out, arrays, nodes)
+    elif Path(graph).exists() or "://" in graph or any(mark in graph for mark in "*?["):
+        store = convert_tables(
+            graph,
+            out,
+            ends=ends.split(",") if ends else (),
+            edge_columns=_parse_columns("--edge-column", edge_column, "edge_attr=amount,time"),
+            node_table=node_table or None,
+            node_id=node_id,
+            node_columns=_parse_columns("--node-column", node_column, "x=age,income"),
+            arrays=arrays,
+            nodes=nodes,
+            map_ids=map_ids,
+        )
     else:
         data = load_graph(graph, split)
         data = BACKBONES[backbone].prepare(data) if backbone else data
         store = convert_graph(data, out, origin={"data": graph, "seed": split})
-    arrays = f" with {', '.join(store.names)}" if store.names else ""
-    typer.echo(f"{store.num_nodes:,} nodes and {store.num_edges:,} edges{arrays} in {out}")
+    names = ", ".join([*store.names, *store.edge_names])
+    typer.echo(f"{store.num_nodes:,} nodes and {store.num_edges:,} edges{names and f' with {names}'} in {out}")
+
+
+def _parse_columns(option: str, given: list[str] | None, example: str) -> dict[str, list[str]]:
+    """Return the columns of each attribute."""
+    return {name: columns.split(",") for name, columns in parse_pairs(option, given, example).items()}

@@ -1,6 +1,6 @@
 """Graphs larger than memory: sampled batches, features and edges on disk, and exact readings batch by batch."""
 
-from fgai.large.convert import convert, convert_edge_list, write_store
+from fgai.large.convert import convert, convert_arrays, write_store
 from fgai.large.layerwise import layerwise_readings
 from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.sampler import NeighbourSampler
@@ -13,6 +13,7 @@ from fgai.large.streaming import (
     certify_batches,
     concat_readings,
 )
+from fgai.large.tables import convert_tables
 
 __all__ = [
     "BatchAudit",
@@ -25,7 +26,8 @@ __all__ = [
     "certify_batches",
     "concat_readings",
     "convert",
-    "convert_edge_list",
+    "convert_arrays",
+    "convert_tables",
     "full_neighbour_loader",
     "layerwise_readings",
     "write_store",

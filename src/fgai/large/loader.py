@@ -99,11 +99,20 @@ class Loader(NodeLoader):
             source,
             NeighbourSampler(csc, fanout, seed),
             nodes,
-            transform=_coalesce_features,
+            transform=self._complete,
             batch_sampler=self.shares,
             num_workers=workers,
             persistent_workers=False,
         )
+
+    def _complete(self, batch: Data) -> Data:
+        """Add the edge attributes of a graph on disk, and coalesce sparse features once, so that no layer has to."""
+        if isinstance(self.graph, DiskGraph):
+            for name in self.graph.edge_names:
+                batch[name] = self.graph.edge_attribute(name)[batch.e_id]
+        if isinstance(batch.x, Tensor) and batch.x.is_sparse:
+            batch.x = batch.x.coalesce()
+        return batch
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which with the seed determines the batches and the sampled neighbours."""
@@ -130,13 +139,6 @@ def _check_seed_nodes(nodes: Tensor, num_nodes: int) -> None:
         raise SettingError(
             f"seed_nodes is {nodes.dtype} {list(nodes.shape)}; give a mask, or a list of ids from 0 to {num_nodes - 1}"
         )
-
-
-def _coalesce_features(batch: Data) -> Data:
-    """Coalesce sparse features once, so that no layer has to."""
-    if isinstance(batch.x, Tensor) and batch.x.is_sparse:
-        batch.x = batch.x.coalesce()
-    return batch
 
 
 def csc_of(graph: Data | DiskGraph) -> CSC:

@@ -20,7 +20,7 @@ from fgai.records import record
 
 MANIFEST = "store.json"
 FORMAT = 1
-EDGES = ("start", "source", "edge")  # the arrays of the edges
+EDGES = ("start", "source", "edge")  # the arrays of the edges; without `edge`, ids are positions
 ATTRIBUTES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 PIECE = 1_000_000  # entries of an array that are checked at a time
 REMEDY = "write a store with `fgai convert`"
@@ -32,6 +32,7 @@ class About:
 
     arrays: tuple[str, ...]
     format: int
+    edge_arrays: tuple[str, ...] = ()
     origin: Mapping[str, str | int] = field(default_factory=dict)
 
 
@@ -67,35 +68,35 @@ class DiskGraph(FeatureStore, GraphStore):
                 f"{folder} has format {raw.get('format')!s:.20}, but this version reads {FORMAT}; convert it again"
             )
         about = record(About, raw, self.folder / MANIFEST, REMEDY)
-        if wrong := [name for name in about.arrays if not is_name(name)]:
+        if wrong := [name for name in (*about.arrays, *about.edge_arrays) if not is_name(name)]:
             raise DataError(f"{folder} has an array {wrong[0]!r:.60}, which is not a valid name; {REMEDY}")
-        if missing := {*EDGES} - {*about.arrays}:
+        if missing := {*EDGES[:2]} - {*about.arrays}:
             raise DataError(f"{folder} lacks {', '.join(sorted(missing))}, which hold the edges; {REMEDY}")
         arrays = {name: _map_array(self.folder / f"{name}.npy") for name in about.arrays}
         self.origin = about.origin
-        self.columns = CSC(arrays.pop("start"), arrays.pop("source"), arrays.pop("edge"))
+        self.columns = CSC(arrays.pop("start"), arrays.pop("source"), arrays.pop("edge", None))
+        self._edge_arrays = {name: _map_array(self.folder / f"{name}.npy") for name in about.edge_arrays}
         self._check(arrays)
         self._arrays, self.num_nodes, self.num_edges = arrays, self.columns.num_nodes, self.columns.source.numel()
 
     def _check(self, arrays: Mapping[str, Tensor]) -> None:
         """Check sizes, types and ids of the arrays; entries are read piece by piece."""
         start, source, edge = self.columns.start, self.columns.source, self.columns.edge
-        assert edge is not None
         nodes, count = start.numel() - 1, source.numel()
-        if any(
-            array.dim() != 1 or array.is_floating_point() or array.dtype == torch.bool
-            for array in (start, source, edge)
-        ):
+        lists = (start, source) if edge is None else (start, source, edge)
+        if any(array.dim() != 1 or array.is_floating_point() or array.dtype == torch.bool for array in lists):
             raise self._invalid("the arrays of its edges are not lists of integers")
-        if start.dtype != torch.long or nodes < 0 or edge.numel() != count:
-            raise self._invalid(f"{start.numel()} starts of {start.dtype}, {count} sources and {edge.numel()} edges")
+        if start.dtype != torch.long or nodes < 0 or lists[-1].numel() != count:
+            raise self._invalid(f"{start.numel()} starts of {start.dtype}, {count} sources, {lists[-1].numel()} edges")
         if int(start[0]) != 0 or int(start[-1]) != count or not _is_increasing(start):
             raise self._invalid(f"its starts do not increase from 0 to {count}")
-        if not _in_range(source, nodes) or not _in_range(edge, count):
+        if not _in_range(source, nodes) or (edge is not None and not _in_range(edge, count)):
             raise self._invalid(f"its edges have ids outside of {nodes} nodes and {count} edges")
-        for name, array in arrays.items():
-            if array.dim() < 1 or len(array) != nodes:
-                raise self._invalid(f"`{name}` has the shape {list(array.shape)}, but there are {nodes} nodes")
+        sized = [(*one, nodes, "nodes") for one in arrays.items()]
+        sized += [(*one, count, "edges") for one in self._edge_arrays.items()]
+        for name, array, rows, what in sized:
+            if array.dim() < 1 or len(array) != rows:
+                raise self._invalid(f"`{name}` has the shape {list(array.shape)}, but there are {rows} {what}")
             if array.dtype == torch.bool and not _in_range(array.view(torch.uint8), 2):
                 raise self._invalid(f"`{name}` holds values other than true and false")
             if not _has_type_of(name, array):
@@ -114,6 +115,17 @@ class DiskGraph(FeatureStore, GraphStore):
         if name not in self._arrays:
             raise DataError(f"{self.folder} has no `{name}`, only {sorted(self._arrays)}; convert a graph with it")
         return self._arrays[name]
+
+    @property
+    def edge_names(self) -> list[str]:
+        """The names of the edge attributes."""
+        return list(self._edge_arrays)
+
+    def edge_attribute(self, name: str) -> Tensor:
+        """Return an attribute of all edges, by edge id, memory-mapped."""
+        if name not in self._edge_arrays:
+            raise DataError(f"{self.folder} has no `{name}` of edges, only {self.edge_names}; convert a graph with it")
+        return self._edge_arrays[name]
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
         array, index = self._arrays.get(str(attr.attr_name)), attr.index
