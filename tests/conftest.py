@@ -1,6 +1,8 @@
 """What every test shares: one thread, hypothesis without chance, and the datasets, each read once."""
 
+import json
 import os
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +18,18 @@ from loose import loose
 torch.set_num_threads(1)
 settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("ci")
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-prefers-reduced-motion",
+)
 
 
 class Facts(NamedTuple):
@@ -59,3 +73,41 @@ def facts(shelf, data_root):
 def community():
     """A small graph that is easy to learn, with its split."""
     return split_nodes(datasets.synthetic(200, 1_200, features=16, classes=4, signal=1.0, seed=3), seed=3)
+
+
+@pytest.fixture(scope="module", name="driver")
+def _driver(tmp_path_factory):
+    """Chromium without a window; its console and its requests are watched."""
+    from selenium import webdriver
+
+    programs = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    if None in programs and not os.environ.get("CI"):
+        pytest.skip("no browser here; install Debian's chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs[0] or ""
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}", "--window-size=1200,900"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(programs[1]))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(name="look")
+def _look(driver):
+    """Opens a page and, at the end, sees that nothing was asked for and nothing went wrong."""
+    opened = []
+
+    def look(path):
+        driver.get("about:blank")
+        driver.get_log("browser"), driver.get_log("performance")
+        driver.get(path.as_uri())
+        opened.append(path.as_uri())
+        return driver
+
+    yield look
+    assert driver.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert asked == opened
+    assert "run" not in driver.title.split()  # no name was executed

@@ -14,3 +14,20 @@ HOSTILE = "</script><script>document.title = 'run'</script><img src=x onerror=al
 def comparison() -> Comparison:
     models = {"vanilla": trained(), "other": trained("hashed")}
     return compare(models, community(), ATTACK, explanation="last", seeds=2, show_nodes=(3,))
+
+
+def texts(driver, selector):
+    return driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)", selector
+    )
+
+
+def unfold(driver):
+    """Open every part, and let it be drawn."""
+    driver.execute_script("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+
+def size(driver, width, height=900):
+    shape = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)

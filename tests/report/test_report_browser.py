@@ -1,15 +1,11 @@
 """The page in a real browser: headless Chromium, with the network events and the console watched."""
 
-import json
-import os
-import shutil
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
@@ -20,35 +16,8 @@ from fgai.adversaries import NodeInjection
 from fgai.auditing import AuditReport, audit, compare
 from fgai.certificates import certify
 from fgai.report.glossary import GLOSSARY
-from reports import ATTACK, HOSTILE
+from reports import ATTACK, HOSTILE, size, texts, unfold
 from worlds import community, model_of, trained
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--force-prefers-reduced-motion",
-)
-
-
-@pytest.fixture(scope="module", name="driver")
-def _driver(tmp_path_factory):
-    programs = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if None in programs and not os.environ.get("CI"):
-        pytest.skip("no browser here; install Debian's chromium and chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = programs[0] or ""
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}", "--window-size=1200,900"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(programs[1]))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module", name="page")
@@ -63,43 +32,6 @@ def _page(tmp_path_factory):
     found = compare(models, graph, ATTACK, seeds=2)
     report.save(path, found, certificates=proofs, histories={HOSTILE: fit.history}, about={"data": HOSTILE})
     return path, found
-
-
-@pytest.fixture(name="look")
-def _look(driver):
-    """Opens a page and, at the end, sees that nothing was asked for and nothing went wrong."""
-    opened = []
-
-    def look(path):
-        driver.get("about:blank")
-        driver.get_log("browser"), driver.get_log("performance")
-        driver.get(path.as_uri())
-        opened.append(path.as_uri())
-        return driver
-
-    yield look
-    assert driver.get_log("browser") == []
-    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    assert asked == opened
-    assert "run" not in driver.title.split()  # no name was executed
-
-
-def texts(driver, selector):
-    return driver.execute_script(
-        "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)", selector
-    )
-
-
-def unfold(driver):
-    """Open every part, and let it be drawn."""
-    driver.execute_script("document.querySelectorAll('details').forEach((part) => (part.open = true))")
-    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-
-
-def size(driver, width, height=900):
-    shape = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
 
 
 def test_every_part_is_there(look, page):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,28 @@ from fgai.certificates import Certificate, Proof
 from fgai.files import atomic_write
 from fgai.report.content import Histories, content
 
-LIBRARIES = ("cytoscape-3.34.4", "uplot-1.6.32")  # as their authors publish them, with their licences
-SCRIPTS = ("dom.js", "theme.js", "charts.js", "moved.js", "graph.js", "neighbourhood.js", "page.js")
 STYLES = ("uplot-1.6.32.min.css", "page.css")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a page is made of besides its data: its title, the part that a reader may skip to, and scripts."""
+
+    title: str
+    part: str  # the id of that part
+    name: str  # what it is called
+    libraries: tuple[str, ...]  # as their authors publish them, with their licences
+    scripts: tuple[str, ...]
+
+
+REPORT = Layout(
+    "Can this attention be trusted?",
+    "view",
+    "the neighbourhoods",
+    ("cytoscape-3.34.4", "uplot-1.6.32"),
+    ("dom.js", "theme.js", "charts.js", "sorting.js", "moved.js", "graph.js", "neighbourhood.js", "page.js"),
+)
 
 
 def save(
@@ -65,19 +84,22 @@ def html_of(result: AuditReport | Comparison) -> str:
     return page(content(result))
 
 
-def page(values: Mapping[str, Any]) -> str:
-    """The HTML of the data that `fgai.report.content` collects.
+def page(values: Mapping[str, Any], layout: Layout = REPORT) -> str:
+    """The HTML of the data that `fgai.report.content` collects, or of another page with its own layout.
 
     >>> "<b>" in page({"title": "<b>"})
     False
     """
-    scripts = [*map(_library, LIBRARIES), "\n".join(map(_asset, SCRIPTS))]
+    scripts = [*map(_library, layout.libraries), "\n".join(map(_asset, layout.scripts))]
     style = "\n".join(map(_asset, STYLES))
     policy = f"script-src {_hashes(scripts)}; style-src {_hashes([style])}; base-uri 'none'; form-action 'none'"
     parts = {
+        "title": layout.title,
+        "part": layout.part,
+        "name": layout.name,
         "policy": f"default-src 'none'; {policy}",
         "style": style,
-        "content": json_for_html({**values, "libraries": LIBRARIES}),
+        "content": json_for_html({**values, "libraries": layout.libraries}),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
     return re.sub(r"\[\[(\w+)\]\]", lambda match: parts[match[1]], _asset("page.html"))

@@ -69,6 +69,11 @@ function table(head, rows) {
   return scrolling(head.join(", "), make("table", {}, make("thead", {}, top), make("tbody", {}, ...body)));
 }
 
+// Names and their values.
+function pairs(entries) {
+  return make("dl", {}, ...entries.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+}
+
 // A line as it is drawn, and what it means.
 function sample(text, shape, settings) {
   const straight = { x1: 2, x2: 38, y1: 8, y2: 8 };

@@ -19,10 +19,6 @@ function movedRows(model) {
   }));
 }
 
-function compared(a, b) {
-  return typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b;
-}
-
 function moved() {
   if (!shown.models.some((model) => shown.moved[model].length)) return;
   const sorted = { by: "overlap", sign: 1 };
@@ -30,18 +26,9 @@ function moved() {
   const model = make("select", { id: "moved-model", onchange: fill }, ...options);
   const filter = make("input", { id: "moved-filter", type: "search", oninput: fill });
   const changed = make("input", { id: "moved-changed", type: "checkbox", onchange: fill });
-  const heads = Object.entries(COLUMNS).map(([name, title]) => {
-    const button = make("button", { type: "button", onclick: () => sort(name) }, title);
-    return make("th", { scope: "col", "data-name": name }, button);
-  });
+  const heads = sortableHeads(COLUMNS, sorted, fill);
   const body = make("tbody", {});
   const count = make("p", { class: "about", role: "status" });
-
-  function sort(name) {
-    sorted.sign = sorted.by === name ? -sorted.sign : 1;
-    sorted.by = name;
-    fill();
-  }
 
   function line(row) {
     const open = viewsOf(row.node).length
@@ -53,12 +40,10 @@ function moved() {
 
   function fill() {
     const wanted = filter.value.trim().toLowerCase();
-    const rows = movedRows(model.value)
-      .filter((row) => called(row.node).toLowerCase().includes(wanted) && (!changed.checked || row.changed))
-      .sort((a, b) => sorted.sign * compared(a[sorted.by], b[sorted.by]));
-    const direction = sorted.sign > 0 ? "ascending" : "descending";
-    body.replaceChildren(...rows.map(line));
-    heads.forEach((head) => head.setAttribute("aria-sort", head.dataset.name === sorted.by ? direction : "none"));
+    const rows = movedRows(model.value).filter(
+      (row) => called(row.node).toLowerCase().includes(wanted) && (!changed.checked || row.changed),
+    );
+    body.replaceChildren(...inOrder(rows, sorted, heads, (row, name) => row[name]).map(line));
     count.textContent = `${rows.length} of the ${shown.moved[model.value].length} that changed most, of ${shown.nodes}.`;
   }
 

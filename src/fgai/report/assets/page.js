@@ -40,10 +40,6 @@ function step({ model, text }) {
   return make("li", {}, ...(shown.models.length > 1 ? [make("b", {}, model), ": "] : []), ...coded(text));
 }
 
-function pairs(entries) {
-  return make("dl", {}, ...entries.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
-}
-
 document.title = `${shown.title}: ${document.title}`;
 document.getElementById("headline").textContent = shown.headline;
 main.replaceChildren(make("p", { class: "about" }, shown.setting));
