@@ -1,4 +1,4 @@
-"""Writes the tables of `results/` into the marked places of README and docs; `--check` fails where they differ.
+"""Writes the tables of `results/` into the marked places of README, docs and papers; `--check` fails where they differ.
 
     python benchmarks/pages.py
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import places
 import proved
 import reasons
 from fgai.adversaries import THREATS
@@ -379,6 +380,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "grade-counts": grade_counts,
     "grade-goal": grade_goal,
     **{f"printed-{name}": partial(printed, name) for name in ("cora", "amazon-photo")},
+    "leaderboard": places.leaderboard,
+    "standing": places.standing_sentence,
+    "winners": places.winners,
+    "leads": places.leads,
     "explanation-costs": lambda: costs("speed.json", "python benchmarks/explanations.py"),
 }
 
@@ -389,7 +394,7 @@ def filled(text: str) -> str:
 
 def main(check: bool) -> int:
     drifted = []
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "paper").glob("*.md"))]:
         old = page.read_text()
         if (new := filled(old)) != old:
             drifted.append(page.name)

@@ -1,4 +1,4 @@
-"""The pictures of the report in docs/, taken with headless Chromium from committed audits.
+"""The pictures of the report and the leaderboard in docs/, taken with headless Chromium from committed results.
 
 python benchmarks/screenshots.py
 python benchmarks/screenshots.py --page report.html --out DIR    # of another page
@@ -19,6 +19,7 @@ from selenium.webdriver.chrome.webdriver import WebDriver
 
 from fgai import report
 from fgai.auditing import AuditReport, Comparison
+from fgai.bench import leaderboard_page
 
 AUDITS = Path("results/audits")
 MODELS = {"Plain GAT": "amazon-photo-gat-vanilla-0", "GAT with FGAI": "amazon-photo-gat-fgai-0"}
@@ -43,6 +44,7 @@ SHOTS = (
     Shot("report-narrow", 400, 1400),
     Shot("report-node", 1280, 900, part="#view"),
 )
+BOARD = (Shot("leaderboard", 1280, 1400), Shot("leaderboard-narrow", 400, 1000, "dark"))
 
 
 def browser(folder: Path) -> WebDriver:
@@ -76,16 +78,22 @@ def main(
     out: Annotated[Path, typer.Option(help="The folder of the pictures.")] = Path("docs"),
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
-        if page is None:
-            page = Path(name) / "report.html"
-            reports = {model: AuditReport.load(AUDITS / f"{file}.json") for model, file in MODELS.items()}
-            report.save(page, Comparison(reports), about={"data": "amazon-photo"})
+        shots = {page: SHOTS} if page else _committed(Path(name))
         driver = browser(Path(name) / "browser")
         try:
-            for shot in SHOTS:
-                take(driver, page, shot, out)
+            for path, shot in ((path, shot) for path, several in shots.items() for shot in several):
+                take(driver, path, shot, out)
         finally:
             driver.quit()
+
+
+def _committed(folder: Path) -> dict[Path, tuple[Shot, ...]]:
+    """The pages of the committed results, and their pictures."""
+    audited, board = folder / "report.html", folder / "board.html"
+    reports = {model: AuditReport.load(AUDITS / f"{file}.json") for model, file in MODELS.items()}
+    report.save(audited, Comparison(reports), about={"data": "amazon-photo"})
+    leaderboard_page.save(board, "results")
+    return {audited: SHOTS, board: BOARD}
 
 
 if __name__ == "__main__":

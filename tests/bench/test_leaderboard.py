@@ -105,8 +105,8 @@ def test_perturbations_are_named_where_they_are_kept(tmp_path):
     (entry,) = Leaderboard(tmp_path).entries
     assert entry.files(tmp_path) == ["cells/cora-gat-mine-0.json"]
     (tmp_path / "perturbations").mkdir()
-    (tmp_path / "perturbations/cora-gat-mine-0-ensemble.safetensors").touch()
-    assert entry.files(tmp_path)[1:] == ["perturbations/cora-gat-mine-0-ensemble.safetensors"]
+    (tmp_path / "perturbations/cora-gat-mine-0.safetensors").touch()
+    assert entry.files(tmp_path)[1:] == ["perturbations/cora-gat-mine-0.safetensors"]
 
 
 def test_every_view_has_columns_that_are_explained(shown):

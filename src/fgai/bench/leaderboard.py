@@ -89,10 +89,10 @@ class Entry:
         return spread(known, DIGITS.get(column, ".3f"))
 
     def files(self, folder: Path) -> list[str]:
-        """The files in `results/` behind the entry, with the perturbations of its attack if they are kept."""
+        """The files in `results/` behind the entry, with the worst perturbations of its models if they are kept."""
         cells = [_cell(row).name for row in self.rows if row.attack == "none"]
-        changed = [folder / "perturbations" / f"{name}-{self.threat}.safetensors" for name in cells]
-        names = [f"cells/{name}.json" for name in cells] + [f"perturbations/{p.name}" for p in changed if p.exists()]
+        worst = [f"perturbations/{name}.safetensors" for name in cells]
+        names = [f"cells/{name}.json" for name in cells] + [name for name in worst if (folder / name).exists()]
         names += ["faithful.json"] * bool(self.grades)
         return [*names, *["certified.json"] * ("deletions" in self.numbers or "votes" in self.numbers)]
 
