@@ -7,19 +7,19 @@ from pathlib import Path
 
 import yaml
 
-GROUP, SINGLE = re.compile(r"\[(@[\w-]+(?:; ?@[\w-]+)*)\]"), re.compile(r"(?<![\w\[`/.])@([\w-]+)")
+GROUP, SINGLE = re.compile(r"\[(@[\w-]+(?:;\s*@[\w-]+)*)\]"), re.compile(r"(?<![\w\[`/.])@([\w-]+)")
 FIELD = re.compile(r"(\w+)\s*=\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 Entries = dict[str, dict[str, str]]
 
 
 def read_bibliography(path: Path) -> Entries:
     """The entries of a BibTeX file by key; every field is in braces."""
-    found = {}
+    entries = {}
     for part in re.split(r"^@", path.read_text(), flags=re.M)[1:]:
         key, rest = part.split("{", 1)[1].split(",", 1)
         fields = {name.lower(): re.sub(r"[{}]", "", text) for name, text in FIELD.findall(rest)}
-        found[key.strip()] = {name: " ".join(text.split()) for name, text in fields.items()}
-    return found
+        entries[key.strip()] = {name: " ".join(text.split()) for name, text in fields.items()}
+    return entries
 
 
 def cited(text: str) -> list[str]:
@@ -32,9 +32,10 @@ def rendered(text: str, entries: Entries) -> str:
     title, body = _body(text)
     keys = cited(text)
     body = GROUP.sub(lambda match: "(" + "; ".join(_short(key, entries) for key in _keys(match[1])) + ")", body)
-    body = SINGLE.sub(lambda match: _short(match[1], entries), body)
+    body = SINGLE.sub(lambda match: re.sub(r", (\d+)$", r" (\1)", _short(match[1], entries)), body)
+    body = re.sub(r"^# ", "## ", body, flags=re.M).replace("](../docs/", "](../")
     references = "".join(f"- {_long(entries[key])}\n" for key in sorted(keys))
-    return f"# {title}\n\n{body.replace('](../docs/', '](../')}\n## References\n\n{references}"
+    return f"# {title}\n{body}\n## References\n\n{references}"
 
 
 def _body(text: str) -> tuple[str, str]:
@@ -50,7 +51,8 @@ def _keys(group: str) -> list[str]:
 def _authors(entry: dict[str, str]) -> list[str]:
     """The last names of the authors."""
     names = entry["author"].split(" and ")
-    return [name.split(",")[0] if "," in name else name.split()[-1] for name in names]
+    last = [name.split(",")[0] if "," in name else name.split()[-1] for name in names]
+    return [name if name != "others" else "et al." for name in last]
 
 
 def _short(key: str, entries: Entries) -> str:

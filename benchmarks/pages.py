@@ -22,6 +22,7 @@ from typing import Any
 import places
 import proved
 import reasons
+import reproduction
 from fgai.adversaries import THREATS
 from fgai.auditing import AuditReport
 from fgai.bench.plan import Plan, plans
@@ -384,6 +385,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "standing": places.standing_sentence,
     "winners": places.winners,
     "leads": places.leads,
+    **reproduction.FIGURES,
     "explanation-costs": lambda: costs("speed.json", "python benchmarks/explanations.py"),
 }
 

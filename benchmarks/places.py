@@ -27,12 +27,12 @@ def board() -> Leaderboard:
 
 def cells(threat: str, column: str) -> Cells:
     """The compared entries of each dataset and backbone, the best mean first."""
-    found: Cells = defaultdict(list)
+    groups: Cells = defaultdict(list)
     for entry in board().entries:
         if entry.threat == threat and column in entry.standings and entry.standings[column].place != "not compared":
-            found[entry.dataset, entry.backbone].append(entry)
+            groups[entry.dataset, entry.backbone].append(entry)
     order = {"winner": 0, "highest": 0, "level": 1, "behind": 2}
-    return {cell: sorted(same, key=lambda one: order[one.standings[column].place]) for cell, same in found.items()}
+    return {cell: sorted(same, key=lambda one: order[one.standings[column].place]) for cell, same in groups.items()}
 
 
 def leaderboard() -> str:

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(Path(fgai.__file__).parent.rglob("*.py"))
 SCRIPTS = [path for folder in ("benchmarks", "examples") for path in sorted((ROOT / folder).glob("*.py"))]
 TESTS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != Path(__file__).name]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
+PAGES += [path for folder in ("docs", "paper") for path in sorted((ROOT / folder).rglob("*.md"))]
 EVERYWHERE = [*SOURCES, *SCRIPTS, *TESTS, *PAGES]
 
 # old name -> what the field calls it

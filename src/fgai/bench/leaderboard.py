@@ -122,7 +122,7 @@ class Leaderboard:
     def entries(self) -> list[Entry]:
         """The entries with their standings, by task, dataset, backbone and threat; the best attacked score first."""
         cells, grades, proofs = self._rows(), self._read("faithful.json"), self._read("certified.json")
-        found = []
+        entries = []
         for model in sorted({*cells, *grades, *proofs}):
             rows = cells.get(model, [])
             known = _about_model(rows, grades.get(model, []), proofs.get(model, []))
@@ -131,11 +131,11 @@ class Leaderboard:
             if not threats:
                 own = {AUDITED: _audited(grades[model])} if model in grades else {"none": _certified(proofs[model])}
             else:
-                own = {name: _under(rows, name) for name in threats}
+                own = {name: _attacked(rows, name) for name in threats}
             for name, numbers in own.items():
-                kept = tuple(row for row in rows if row.attack in ("none", name))
-                found.append(Entry(*model, name, known | numbers, kept, named))
-        return sorted(_ranked(found), key=_order)
+                used = tuple(row for row in rows if row.attack in ("none", name))
+                entries.append(Entry(*model, name, known | numbers, used, named))
+        return sorted(_ranked(entries), key=_order)
 
     def _rows(self) -> dict[Model, list[Row]]:
         by_model: dict[Model, list[Row]] = defaultdict(list)
@@ -178,8 +178,8 @@ def command(entry: Entry) -> str:
 
 def settings(rows: Iterable[Row]) -> str:
     """The settings that all rows share, as JSON; those that differ by seed are left out."""
-    every = [dict(row.settings) for row in rows]
-    shared = {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
+    by_row = [dict(row.settings) for row in rows]
+    shared = {name: value for name, value in by_row[0].items() if all(one.get(name) == value for one in by_row)}
     return json.dumps({name: value for name, value in shared.items() if name != "seed"}, sort_keys=True)
 
 
@@ -216,7 +216,7 @@ def _scores(rows: Iterable[Row]) -> BySeed:
     return {row.seed: value for row in rows if (value := _score(row)) is not None}
 
 
-def _under(rows: Sequence[Row], threat: str) -> dict[str, BySeed]:
+def _attacked(rows: Sequence[Row], threat: str) -> dict[str, BySeed]:
     """The numbers of a model under one threat."""
     attacked = [row for row in rows if row.attack == threat]
     clean, scores = _scores(row for row in rows if row.attack == "none"), _scores(attacked)
@@ -270,7 +270,7 @@ def _ranked(entries: Sequence[Entry]) -> list[Entry]:
     groups: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[entry.dataset, entry.backbone, entry.threat].append(entry)
-    found: list[Entry] = []
+    ranked: list[Entry] = []
     for same in groups.values():
         placed = {
             column: standings({e.method: _comparable(e, column) for e in same if not e.warning}, higher=higher)
@@ -278,8 +278,8 @@ def _ranked(entries: Sequence[Entry]) -> list[Entry]:
         }
         for one in same:
             own = {column: by_method[one.method] for column, by_method in placed.items() if one.method in by_method}
-            found.append(replace(one, standings=own))
-    return found
+            ranked.append(replace(one, standings=own))
+    return ranked
 
 
 def _comparable(entry: Entry, column: str) -> BySeed:

@@ -10,7 +10,7 @@ from typing import Literal
 from fgai.intervals import Interval
 
 MIN_SEEDS = 2  # with one seed nothing is known about the next
-Place = Literal["winner", "highest", "level", "behind", "not compared"]
+Rank = Literal["winner", "highest", "level", "behind", "not compared"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Standing:
         ahead: How far the best mean is ahead, paired by seed. For the best, its lead over the next.
     """
 
-    place: Place
+    place: Rank
     ahead: Interval | None = None
 
 
@@ -52,15 +52,15 @@ def standings(scores: Mapping[str, Mapping[int, float]], *, higher: bool = True)
     most = max(map(len, scores.values()), default=0)
     compared = {name: by_seed for name, by_seed in scores.items() if len(by_seed) == most}
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in compared.values()))) if compared else []
-    found = dict.fromkeys(scores, Standing("not compared"))
+    placed = dict.fromkeys(scores, Standing("not compared"))
     if len(compared) < 2 or len(seeds) < MIN_SEEDS:
-        return found
+        return placed
     sign = 1 if higher else -1
     ranked = sorted(compared, key=lambda name: -sign * mean(compared[name][seed] for seed in seeds))
     best, *others = ranked
     for name in others:
         ahead = Interval.of([sign * (compared[best][seed] - compared[name][seed]) for seed in seeds])
-        found[name] = Standing("behind" if ahead.above else "level", ahead)
-    alone = all(found[name].place == "behind" for name in others)
-    found[best] = Standing("winner" if alone else "highest", found[others[0]].ahead)
-    return found
+        placed[name] = Standing("behind" if ahead.above else "level", ahead)
+    alone = all(placed[name].place == "behind" for name in others)
+    placed[best] = Standing("winner" if alone else "highest", placed[others[0]].ahead)
+    return placed
