@@ -79,13 +79,14 @@ def predictions_sentence() -> str:
     named = [_entries()[*cell, "fgai", "ensemble"].standings["attacked"].place for cell in cells]
     gap = mean(_clean(cell, "at") for cell in cells)
     reported = mean(paper[b]["at"][d][0] for d, b in cells)
+    counts = {place: named.count(place) for place in ("winner", "highest", "level", "not compared")}
     return _wrapped(
         f"In the paper FGAI has the highest attacked F1 in {theirs} of {len(cells)} cells. Under one equal attack it "
-        f"has the highest mean in {highest[0]} cells at 20x20 and in {highest[1]} under the ensemble. By "
-        f"paired intervals under the ensemble, it is a winner in {named.count('winner')}, has the best mean with a "
-        f"rival level in {named.count('highest')} and is level with another in {named.count('level')}; {named.count('not compared')} "
-        f"cells have one seed and name nobody. The baselines are stronger here: the clean F1 of adversarial training "
-        f"is {gap:.3f} on average, in the paper {reported:.3f}."
+        f"has the highest mean in {highest[0]} cells at 20x20 and in {highest[1]} under the ensemble. By paired "
+        f"intervals under the ensemble, it is a winner in {counts['winner']}, has the best mean with a rival level in "
+        f"{counts['highest']} and is level with another in {counts['level']}; {counts['not compared']} cells have one "
+        f"seed and name nobody. The baselines are stronger here: the clean F1 of adversarial training is {gap:.3f} on "
+        f"average, in the paper {reported:.3f}."
     )
 
 

@@ -32,8 +32,8 @@ def standings(scores: Mapping[str, Mapping[int, float]], *, higher: bool = True)
     """Compare methods on the seeds that they share.
 
     A seed fixes the split, the initial weights and the attack, so two methods are compared by their difference for each
-    seed. The 99 % interval of `fgai.intervals` decides. With up to five rivals, all comparisons of a cell hold together
-    with 95 % (Bonferroni).
+    seed. The 99 % interval of `fgai.intervals` decides. Four methods have six pairs, so whichever is best, all
+    comparisons of a cell hold together with 94 % or more (Bonferroni).
 
     Args:
         scores: Scores by method and seed. Methods with fewer seeds than the others are not compared.
