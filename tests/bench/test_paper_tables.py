@@ -21,7 +21,7 @@ NAMES = {
     "GNNGuard": "gnnguard",
 }
 DATASETS = ("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics")
-TERMS = {  # L1 is similarity, L2 prediction, L3 explanation
+TERMS: dict[tuple[int, ...], str] = {  # L1 is similarity, L2 prediction, L3 explanation
     (1, 1, 1): "fgai",
     (0, 1, 1): "fgai:without-similarity",
     (1, 0, 1): "fgai:without-prediction",
