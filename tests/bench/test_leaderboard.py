@@ -14,6 +14,7 @@ from fgai.bench.leaderboard import Leaderboard, command
 from fgai.bench.leaderboard_page import COLUMNS, LAYOUT, VIEWS, content
 from fgai.bench.plan import Plan
 from fgai.bench.tables import table_of
+from fgai.errors import DataError
 from fgai.report import page
 from reports import HOSTILE, size, texts
 
@@ -107,6 +108,24 @@ def test_perturbations_are_named_where_they_are_kept(tmp_path):
     (tmp_path / "perturbations").mkdir()
     (tmp_path / "perturbations/cora-gat-mine-0.safetensors").touch()
     assert entry.files(tmp_path)[1:] == ["perturbations/cora-gat-mine-0.safetensors"]
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", '[{"dataset": "cora"}]', "[", '[{"dataset": 1}]'])
+@pytest.mark.parametrize("file", ["faithful.json", "certified.json"])
+def test_a_file_that_is_none_is_refused_in_words(tmp_path, file, text):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(DataError, match=f"{file}.*benchmarks"):
+        _ = Leaderboard(tmp_path).entries
+
+
+def test_a_cell_that_was_never_attacked_and_a_grade_without_numbers_are_shown(tmp_path):
+    write_rows(tmp_path / "cells/cora-gat-mine-0.json", [Row("cora", "gat", "mine", 0, {"f1": 0.5, "auc": None})])
+    graded = json.loads((RESULTS / "faithful.json").read_text())[-1] | {"explanation": "tree", "necessity": None}
+    (tmp_path / "faithful.json").write_text(json.dumps([graded]))
+    shown = content(Leaderboard(tmp_path))
+    rows = {row["method"]: row for row in shown["rows"]}
+    assert (rows["mine"]["threat"], rows["mine"]["values"]["clean"][0]) == ("none", 0.5)
+    assert {"necessity", "deletion"}.isdisjoint(rows[graded["method"]]["values"]) and page(shown, LAYOUT)
 
 
 def test_every_view_has_columns_that_are_explained(shown):

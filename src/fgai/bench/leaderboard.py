@@ -10,18 +10,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypeVar
 
 from fgai.adversaries import THREATS
+from fgai.bench.findings import Graded, Proved, read_findings
 from fgai.bench.plan import Cell, Plan, plans
 from fgai.bench.results import Row, read_rows
 from fgai.bench.tables import spread
 from fgai.bench.winners import Standing, standings
-from fgai.readers import read_json
 
 AUDITED = "injection-20x20"  # the attack of `fgai audit`, under which `results/faithful.json` grades stability
 GROUPS = 11  # of the votes whose proofs are shown
-REMEDY = "the scripts in benchmarks/ make it again"
 RANKED = {"clean": True, "attacked": True, "g_jsd": False, "overlap": True, "g_tvd": False}  # whether higher is better
 LOGARITHMIC = {"g_jsd": 1e-9}  # its values differ by orders of magnitude, so ratios are compared; at least this
 DIGITS = {"g_jsd": ".1e", "median_radius": ".1e", "seconds": ".0f", "attack_seconds": ".0f", "peak_mb": ".0f"}
@@ -32,6 +31,7 @@ MASKED = {  # methods that fail the rule on gradients, and why
 GRADES = ("supported", "contradicted", "unknown")
 Model = tuple[str, str, str]  # dataset, backbone, method with its preset
 BySeed = dict[int, float]
+F = TypeVar("F", Graded, Proved)
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,26 @@ class Leaderboard:
     @cached_property
     def entries(self) -> list[Entry]:
         """The entries with their standings, by task, dataset, backbone and threat; the best attacked score first."""
-        cells, grades, proofs = self._rows(), self._read("faithful.json"), self._read("certified.json")
+        cells = self._rows()
+        grades = _by_model(
+            row for row in read_findings(Graded, self.folder / "faithful.json") if row.explanation == "tree"
+        )
+        proofs = _by_model(read_findings(Proved, self.folder / "certified.json"))
         entries = []
         for model in sorted({*cells, *grades, *proofs}):
             rows = cells.get(model, [])
             known = _about_model(rows, grades.get(model, []), proofs.get(model, []))
-            named = tuple(row["faithful"] for row in grades.get(model, []) if row["faithful"])
+            named = tuple(row.faithful for row in grades.get(model, []) if row.faithful)
             threats = dict.fromkeys(row.attack for row in rows if row.attack != "none")
-            if not threats:
-                own = {AUDITED: _audited(grades[model])} if model in grades else {"none": _certified(proofs[model])}
-            else:
+            if threats:
                 own = {name: _attacked(rows, name) for name in threats}
+            elif model in grades:
+                own = {AUDITED: _audited(grades[model])}
+            else:
+                own = {"none": {} if rows else _certified(proofs[model])}
             for name, numbers in own.items():
                 used = tuple(row for row in rows if row.attack in ("none", name))
-                entries.append(Entry(*model, name, known | numbers, used, named))
+                entries.append(Entry(*model, name, _known(known | numbers), used, named))
         return sorted(_ranked(entries), key=_order)
 
     def _rows(self) -> dict[Model, list[Row]]:
@@ -143,15 +149,6 @@ class Leaderboard:
             for row in read_rows(path):
                 if not row.error:
                     by_model[row.dataset, row.backbone, _label(row)].append(row)
-        return by_model
-
-    def _read(self, file: str) -> dict[Model, list[dict[str, Any]]]:
-        """The rows of a file of grades or proofs by model; grades are those of `tree`."""
-        by_model: dict[Model, list[dict[str, Any]]] = defaultdict(list)
-        path = self.folder / file
-        for row in read_json(path, REMEDY) if path.exists() else []:
-            if row.get("explanation", "tree") == "tree":
-                by_model[row["dataset"], row["backbone"], row["method"]].append(row)
         return by_model
 
 
@@ -186,6 +183,13 @@ def settings(rows: Iterable[Row]) -> str:
 @cache
 def _plans() -> list[Plan]:
     return [Plan.read(name) for name in plans()]
+
+
+def _by_model(rows: Iterable[F]) -> dict[Model, list[F]]:
+    by_model: dict[Model, list[F]] = defaultdict(list)
+    for row in rows:
+        by_model[row.dataset, row.backbone, row.method].append(row)
+    return by_model
 
 
 def _cell(row: Row) -> Cell:
@@ -229,7 +233,7 @@ def _attacked(rows: Sequence[Row], threat: str) -> dict[str, BySeed]:
     }
 
 
-def _about_model(rows: Sequence[Row], grades: Sequence[Any], proofs: Sequence[Any]) -> dict[str, BySeed]:
+def _about_model(rows: Sequence[Row], grades: Sequence[Graded], proofs: Sequence[Proved]) -> dict[str, BySeed]:
     """The numbers of a model that no threat changes."""
     clean = [row for row in rows if row.attack == "none"]
     numbers = {name: _by_seed(clean, name) for name in ("nonuniformity", "share_0.01", "median_radius")}
@@ -237,10 +241,10 @@ def _about_model(rows: Sequence[Row], grades: Sequence[Any], proofs: Sequence[An
     numbers |= {"clean": _scores(clean), "seconds": {row.seed: row.seconds for row in clean}}
     numbers |= {"peak_mb": {row.seed: row.peak_mb for row in clean}}
     for name in ("used", "stable", "necessity", "against_least"):
-        numbers[name] = {row["seed"]: float(row[name]) for row in grades if row[name] is not None}
-    numbers["faithful"] = {row["seed"]: float(row["faithful"] == "supported") for row in grades if row["faithful"]}
-    numbers["deletion"] = {row["seed"]: min(row["necessity"], row["against_least"]) for row in grades}
-    numbers["overlap_tree"] = {row["seed"]: row["overlap"] for row in grades}
+        numbers[name] = {row.seed: float(getattr(row, name)) for row in grades if getattr(row, name) is not None}
+    numbers["faithful"] = {row.seed: float(row.faithful == "supported") for row in grades if row.faithful}
+    numbers["deletion"] = {row.seed: min(row.necessity, row.against_least) for row in grades}
+    numbers["overlap_tree"] = {row.seed: row.overlap for row in grades}
     for column, against, groups, budget in (
         ("votes", "links", GROUPS, 1),
         ("votes_5", "links", GROUPS, 5),
@@ -248,21 +252,30 @@ def _about_model(rows: Sequence[Row], grades: Sequence[Any], proofs: Sequence[An
         ("injection", "injection-realistic", 1, 1),
     ):
         asked = (against, groups, budget)
-        same = [row for row in proofs if (row["against"], row["groups"], row["budget"]) == asked]
-        numbers[column] = {row["seed"]: row["certified_and_right"] for row in same}
-    return {name: by_seed for name, by_seed in numbers.items() if by_seed}
+        same = [row for row in proofs if (row.against, row.groups, row.budget) == asked]
+        numbers[column] = {row.seed: row.certified_and_right for row in same}
+    return numbers
 
 
-def _audited(grades: Sequence[Any]) -> dict[str, BySeed]:
+def _known(numbers: Mapping[str, BySeed]) -> dict[str, BySeed]:
+    """The columns with a number, without what is not known."""
+    columns = {name: {s: v for s, v in by_seed.items() if math.isfinite(v)} for name, by_seed in numbers.items()}
+    return {name: by_seed for name, by_seed in columns.items() if by_seed}
+
+
+def _audited(grades: Sequence[Graded]) -> dict[str, BySeed]:
     """The numbers of a model that was audited but is no cell of a table."""
-    columns = {"clean": "f1", "attacked": "f1_attacked", "g_tvd": "g_tvd"}
-    numbers = {column: {row["seed"]: row[name] for row in grades} for column, name in columns.items()}
-    return numbers | {"lost": {row["seed"]: row["f1"] - row["f1_attacked"] for row in grades}}
+    return {
+        "clean": {row.seed: row.f1 for row in grades},
+        "attacked": {row.seed: row.f1_attacked for row in grades},
+        "lost": {row.seed: row.f1 - row.f1_attacked for row in grades},
+        "g_tvd": {row.seed: row.g_tvd for row in grades},
+    }
 
 
-def _certified(proofs: Sequence[Any]) -> dict[str, BySeed]:
+def _certified(proofs: Sequence[Proved]) -> dict[str, BySeed]:
     """The numbers of a model about which there are only proofs."""
-    return {"clean": {row["seed"]: row["plain"] for row in proofs}}
+    return {"clean": {row.seed: row.plain for row in proofs}}
 
 
 def _ranked(entries: Sequence[Entry]) -> list[Entry]:
