@@ -251,8 +251,8 @@ def one_neighbour() -> str:
     return _wrapped(
         f"An attacker of one node is stronger still. On Cora with GAT, one injected neighbour with any features in the "
         f"box changes the predictions of a plain model at {shares['vanilla', 'injection']:.0%} of {own[0]['items']} "
-        f"sampled nodes and at {shares['fgai', 'injection']:.0%} after FGAI; with features that resemble the data it is "
-        f"{shares['vanilla', 'injection-realistic']:.0%} and {shares['fgai', 'injection-realistic']:.0%}."
+        f"sampled nodes and at {shares['fgai', 'injection']:.0%} after FGAI; with features that resemble the data "
+        f"it is {shares['vanilla', 'injection-realistic']:.0%} and {shares['fgai', 'injection-realistic']:.0%}."
     )
 
 
