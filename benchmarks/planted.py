@@ -28,10 +28,10 @@ from scipy import stats
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from fgai.attending import AttentionPoint
 from fgai.faithfulness import measure_faithfulness
 from fgai.files import write_json
 from fgai.grades import MIN_NODES
-from fgai.tap import AttentionPoint
 
 SIZES = (50, 200, 1000)
 KINDS = ("true", "reversed", "random", "uniform")

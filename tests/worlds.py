@@ -13,13 +13,13 @@ from torch_geometric.utils import add_self_loops
 
 from fgai import datasets
 from fgai.adversaries import Perturbation
+from fgai.attending import AttentionPoint
 from fgai.attention import Attention
 from fgai.backbones import BACKBONES, build
 from fgai.datasets.split import split_graphs, split_nodes
 from fgai.methods import Vanilla
 from fgai.reading import Reader
 from fgai.seeding import seeded
-from fgai.tap import AttentionPoint
 from loose import loose
 
 MODELS = (*BACKBONES, "pyg")

@@ -21,6 +21,7 @@ from fgai.adversaries import FeatureBall as FeatureBall
 from fgai.adversaries import GraphInjection as GraphInjection
 from fgai.adversaries import NodeInjection as NodeInjection
 from fgai.adversaries import Perturbation as Perturbation
+from fgai.attending import AttentionPoint as AttentionPoint
 from fgai.attention import Attention as Attention
 from fgai.auditing import AuditReport as AuditReport
 from fgai.auditing import Comparison as Comparison
@@ -43,7 +44,6 @@ from fgai.reading import Reader as Reader
 from fgai.reading import Reading as Reading
 from fgai.reading import open_reader as open_reader
 from fgai.reading import read as read
-from fgai.tap import AttentionPoint as AttentionPoint
 from fgai.tap import Tap as Tap
 
 __all__: list[str]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from fgai.devices import to_double
 from fgai.graph import degree, edge_keys, locate, match, segment_max, segment_sum, stable_sort
 from fgai.kernels import EdgeOrder, segmented_softmax
 from fgai.printing import short_repr
+
+Over = Literal["edges", "pairs", "graphs"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Attention:
         edge_index: The edges source -> target, [2, E], with the self-loops that the layer added.
         num_targets: The number of target nodes.
         score: The input of the softmax, [E, H], if it is known.
+        over: What the layer attends over: the `edges` of message passing, all `pairs` of nodes of a graph, or the nodes
+            of whole `graphs`, to pool them; the targets are then graphs.
 
     >>> a = Attention(torch.tensor([[0.7], [0.3], [1.0]]), torch.tensor([[0, 1, 2], [2, 2, 0]]), num_targets=3)
     >>> a.weights_at(torch.tensor([[1], [2]]))
@@ -33,6 +39,7 @@ class Attention:
     edge_index: Tensor  # [2, E]
     num_targets: int
     score: Tensor | None = None  # [E, H]
+    over: Over = "edges"
 
     __repr__ = short_repr
 
@@ -65,12 +72,18 @@ class Attention:
         """Return the attention of the first `targets` targets. Sources keep their ids."""
         edges = (self.target < targets).nonzero().flatten()
         score = None if self.score is None else self.score.index_select(0, edges)
-        return Attention(
-            self.weight.index_select(0, edges),
-            self.edge_index.index_select(1, edges),
-            min(targets, self.num_targets),
-            score,
+        return replace(
+            self,
+            weight=self.weight.index_select(0, edges),
+            edge_index=self.edge_index.index_select(1, edges),
+            num_targets=min(targets, self.num_targets),
+            score=score,
         )
+
+    def with_ids(self, ids: Tensor) -> Attention:
+        """Return the attention with other ids of the nodes, [N]; targets that are graphs keep theirs."""
+        target = self.target if self.over == "graphs" else ids[self.target]
+        return replace(self, edge_index=torch.stack([ids[self.source], target]))
 
     def mean_heads(self) -> Attention:
         """Return the mean over heads, with weights [E, 1]."""
@@ -114,6 +127,21 @@ class Attention:
         at = locate(edge_index, merged.edge_index)
         weight = merged.weight[at.clamp(min=0)] if len(merged.weight) else merged.weight.new_zeros(len(at), self.heads)
         return torch.where((at >= 0)[:, None], weight, default)
+
+
+def explaining_sites(sites: Mapping[str, Attention]) -> tuple[str, ...]:
+    """Return the layers that explain, in the order of execution: those over edges; if none, those over pairs of nodes.
+
+    If there is neither, they are those that pool the nodes of a graph.
+
+    >>> conv = Attention(torch.ones(1, 1), torch.tensor([[0], [1]]), 2)
+    >>> explaining_sites({"conv": conv, "attn": replace(conv, over="pairs")})
+    ('conv',)
+    """
+    for over in ("edges", "pairs"):
+        if chosen := tuple(site for site, attention in sites.items() if attention.over == over):
+            return chosen
+    return tuple(sites)
 
 
 @dataclass(frozen=True)

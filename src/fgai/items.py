@@ -100,6 +100,19 @@ def num_graphs(data: Data) -> int:
     return int(batch.max()) + 1 if batch.numel() else 0
 
 
+def graph_of_nodes(data: Data) -> Tensor:
+    """Return the graph of each node, [N]: `batch`, or zeros if there is none.
+
+    >>> graph_of_nodes(Data(x=torch.ones(2, 1)))
+    tensor([0, 0])
+    """
+    batch, x = data.get("batch"), data.get("x")
+    nodes = x.size(0) if isinstance(x, Tensor) and x.dim() else int(data.num_nodes or 0)
+    if isinstance(batch, Tensor) and batch.shape == (nodes,):
+        return batch
+    return torch.zeros(nodes, dtype=torch.long, device=x.device if isinstance(x, Tensor) else None)
+
+
 def copied(data: Data) -> Data:
     """Return a shallow copy. That of a `Batch` is a `Data` with `num_graphs`: PyG cannot split a changed batch.
 

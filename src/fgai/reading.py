@@ -15,15 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.attention import Attention
+from fgai.attending import attention_not_read
+from fgai.attention import Attention, explaining_sites
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
-from fgai.items import Items, by_id, items_of, sort_by_graph
+from fgai.items import Items, by_id, graph_of_nodes, items_of, sort_by_graph
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
 from fgai.printing import short_repr
-from fgai.tap import NOTHING, Deltas, Edit, Tap, attention_not_read
+from fgai.recording import NOTHING, Deltas, Edit
+from fgai.tap import Tap
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,11 @@ class Reading:
 
     @property
     def explanation(self) -> Attention:
-        """The attention of the last site, which the paper calls the explanation."""
-        return self.attention[next(reversed(list(self.attention)))]
+        """The attention of the last layer over edges, which the paper calls the explanation.
+
+        Without such a layer, it is the last one over all pairs of nodes, or the last one that pools nodes.
+        """
+        return self.attention[explaining_sites(self.attention)[-1]]
 
     def attribution(
         self, explanation: str | Explanation = "tree", *, read: Reader | None = None, graph: Graph | None = None
@@ -171,13 +176,14 @@ class Reader:
             CallError: The model cannot be called on the graph, or does not return a tensor.
         """
         ordered, ids = sort_by_graph(graph)
-        with self._context(ordered), self._tap.open(weight_delta, score_delta, edit) as recording:
+        batch = graph_of_nodes(ordered) if isinstance(graph, Data) else None
+        with self._context(ordered), self._tap.open(weight_delta, score_delta, edit, batch) as recording:
             logits = self._call(ordered)
         attention = recording.attention
         if ids is not None:
-            attention = {site: replace(a, edge_index=ids[a.edge_index]) for site, a in attention.items()}
+            attention = {site: a.with_ids(ids) for site, a in attention.items()}
         items = items_of(graph, len(logits)) if isinstance(graph, Data) else None
-        return Reading(by_id(logits, ids), attention, unread=self.unread, items=items)
+        return Reading(by_id(logits, ids), attention, unread=(*self.unread, *recording.lost), items=items)
 
     def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
         """Read the clean graph without gradients, and check the logits and the attention.

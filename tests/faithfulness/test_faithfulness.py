@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GraphNorm, TransformerConv
 
 import fgai
+from fgai.attending import AttentionPoint
 from fgai.attention import Attention
 from fgai.errors import CallError, DataError, SettingError, UnknownNameError
 from fgai.explanations import attribution
@@ -17,7 +18,6 @@ from fgai.faithfulness.deletions import Deletions, Incoming, _append_copies, cop
 from fgai.faithfulness.selection import ranked
 from fgai.intervals import Interval
 from fgai.reading import Reader
-from fgai.tap import AttentionPoint
 from loose import loose
 from strategies import edge_index, edge_lists
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import Perturbation
+from fgai.attending import AttentionPoint
 from fgai.attention import Attention
 from fgai.metrics import METRICS, g_jsd, released_g_jsd
 from fgai.reading import Reader, Reading
-from fgai.tap import AttentionPoint
 from fgai.trial import Trial
 from strategies import edge_index, normalised_attentions, shuffles
 from worlds import answers, injected, model_of, shuffled, small

@@ -17,6 +17,7 @@ from torch_geometric.nn import GATConv
 from torch_geometric.utils import remove_self_loops
 
 from fgai.adversaries import GAINS, AttentionBall
+from fgai.attending import AttentionPoint
 from fgai.attention import Attention
 from fgai.attention import entropy as each_entropy
 from fgai.deletion import SHARES, deletion_order
@@ -38,7 +39,6 @@ from fgai.metrics import (
     top_overlap,
 )
 from fgai.reading import Reading
-from fgai.tap import AttentionPoint
 from fgai.trial import Trial, deletion_slope
 from loose import loose
 from strategies import edge_index, eighths, normalised_attentions

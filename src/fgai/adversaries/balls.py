@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
 from fgai.adversaries.perturbation import AttackResult, Perturbation
-from fgai.attention import Attention
+from fgai.attention import Attention, explaining_sites
 from fgai.calling import frozen_params
 from fgai.devices import to_double
 from fgai.errors import SettingError
@@ -139,7 +139,7 @@ class AttentionBall:
         """Return the ball of each perturbed layer, by the name of the layer."""
         with torch.no_grad():
             attention = read(graph).attention
-        names = tuple(attention)[-1:] if self.sites is None else self.sites
+        names = explaining_sites(attention)[-1:] if self.sites is None else self.sites
         if unknown := sorted(set(names) - set(attention)):
             raise SettingError(
                 f"no attention is called {unknown}; this model has {sorted(attention)}, choose `sites` among them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from fgai.deletion import SHARES
 from fgai.errors import DataError, SettingError
 from fgai.explanations import resolve
 from fgai.faithfulness import Faithfulness, measure_faithfulness
-from fgai.grades import grade
+from fgai.grades import Grades, grade
 from fgai.items import items_of
 from fgai.metrics import METRICS, measure, random_attention
 from fgai.metrics.explanation import TOP
@@ -125,12 +126,15 @@ def audit(
         views=views,
         names=_names(data, views),
         faithfulness=tested,
-        grades=grade(
-            before,
-            {metric: estimate.mean for metric, estimate in estimates.items()},
-            baselines,
-            tested.grade if tested else None,
-            threat.name or adversary["name"],
+        grades=_with_unread(
+            grade(
+                before,
+                {metric: estimate.mean for metric, estimate in estimates.items()},
+                baselines,
+                tested.grade if tested else None,
+                threat.name or adversary["name"],
+            ),
+            _unread(clean),
         ),
         notes=_notes(clean, tested, threat),
         versions=versions(),
@@ -166,7 +170,9 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
 
 
 def _faithfulness(model: nn.Module, clean: Trial, sample: int, call: Call | None) -> Faithfulness | None:
-    """The test of faithfulness on the clean graph; None if the model predicts neither for each node nor for graphs."""
+    """The test of faithfulness on the clean graph; None if the model predicts for pairs, or attends over all nodes."""
+    if clean.attribution.over != "edges":
+        return None
     if items_of(clean.graph).kind != "graphs" and len(clean.clean.logits) != int(clean.graph.num_nodes or 0):
         return None
     return measure_faithfulness(model, clean.graph, clean.explanation, nodes=sample, call=call)
@@ -179,13 +185,23 @@ def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[s
         notes.append(f"V_{TOP} and g-JSD are means over {len(clean.nodes)} random nodes")
     notes += [note for note in (tested.notes if tested else ()) if note not in notes]
     if tested is None:
-        notes.append("the model predicts for pairs of nodes, so faithfulness was not tested")
+        dense = "the attention is over all pairs of nodes, which deleting edges does not test"
+        pairs = "the model predicts for pairs of nodes"
+        notes.append(f"{pairs if clean.attribution.over == 'edges' else dense}, so faithfulness was not tested")
     if items_of(clean.graph).kind == "graphs" and not bool((clean.clean.explanation.degree > TOP).any()):
         notes.append(f"no node has more than {TOP} neighbours in the last layer: the certified shares say nothing")
-    if clean.clean.unread:
-        names = ", ".join(name or "the model itself" for name in clean.clean.unread)
-        notes.append(f"attention inside {names} is not read; the grades are about the attention over edges")
-    return tuple(notes)
+    return (*notes, *_unread(clean))
+
+
+def _unread(clean: Trial) -> list[str]:
+    """A sentence about the attention that is not read, if there is any."""
+    names = ", ".join(name or "the model itself" for name in clean.clean.unread)
+    return [f"attention inside {names} is not read; the grades are about the attention that is read"] if names else []
+
+
+def _with_unread(grades: Grades, unread: list[str]) -> Grades:
+    """The grades with these sentences in their summary line."""
+    return replace(grades, line=" ".join([grades.line, *(f"{one[0].upper()}{one[1:]}." for one in unread)]))
 
 
 def _certified(clean: Trial) -> dict[str, float]:

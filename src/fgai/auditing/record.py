@@ -220,7 +220,8 @@ class AuditReport:
         head = [f"| {' | '.join(self.head)} |", f"|{' --- |' * len(self.head)}"]
         grades = [f"- **{name}**: {one.value}. {one.sentence}" for name, one in self.grades.items()]
         rows = [f"| {' | '.join(row)} |" for row in self.lines()]
-        return "\n".join([f"{self.title}\n\n**{self.answer}**\n", *grades, "", *head, *rows, ""])
+        notes = [f"- {note}" for note in self.notes]
+        return "\n".join([f"{self.title}\n\n**{self.answer}**\n", *grades, "", *head, *rows, "", *notes, ""])
 
     def json(self) -> str:
         """The report as JSON; numbers that are not finite become null."""

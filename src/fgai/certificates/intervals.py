@@ -21,7 +21,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
-from fgai.attention import Attention
+from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import Norm
 from fgai.certificates.layers import Activation, Layer, identity, match_activation, recorded_calls
 from fgai.certificates.prediction import dual
@@ -105,7 +105,7 @@ def interval_bounds(read: Reader, data: Data, radius: float, norm: Norm = "l1") 
     """
     with torch.no_grad():
         reading, links = _links(read, data)
-        *early, _ = reading.attention
+        *early, _ = explaining_sites(reading.attention)
         if links is None:
             return dict.fromkeys(early)
         return {site: _bound(site, reading, links, radius, norm) for site in early}
@@ -126,7 +126,7 @@ def _links(read: Reader, data: Data) -> tuple[Reading, dict[str, _Link] | None]:
     modules = dict(read.model.named_modules())
     with recorded_calls(read.model) as calls:
         reading = read(data)
-    sites = list(reading.attention)
+    sites = explaining_sites(reading.attention)
     if [modules.get(site) for site in sites] != [call.layer for call in calls]:
         return reading, None
     links: dict[str, _Link] = {}

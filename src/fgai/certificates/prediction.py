@@ -18,6 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
+from fgai.attention import explaining_sites
 from fgai.certificates.explanation import Norm
 from fgai.devices import to_double
 from fgai.explanations import value_vectors
@@ -60,7 +61,7 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
     """
     with torch.no_grad():
         clean = read(data)
-    site = next(reversed(list(clean.attention)))
+    site = explaining_sites(clean.attention)[-1]
     attention, logits = clean.attention[site], to_double(binary_logits(clean))
     value = value_vectors(read, data, site, attention.weight)
     if value is None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, AttentionBall
-from fgai.attention import Attention
+from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import (
     Norm,
     certified_radius,
@@ -82,6 +82,7 @@ class Certificate:
     class_radius: Tensor | None  # [N], the radius inside which the class stays
     earlier: dict[str, IntervalBound | None]  # the same perturbation of an earlier layer; None where no bound is known
     unread: tuple[str, ...] = ()  # attention modules that could not be read
+    others: tuple[str, ...] = ()  # layers over pairs of nodes, or that pool nodes, which no bound is about
 
     @property
     def conditions(self) -> list[Condition]:
@@ -125,6 +126,11 @@ class Certificate:
                 f"{len(self.contested)} of {len(self.certified)} nodes have more neighbours than their top k; of these",
                 f"the median certified radius is {self.median:.4g}, and the full top k is certified for {shares}",
                 *(f"{site} before it: {_describe(bound)}" for site, bound in self.earlier.items()),
+                *(
+                    [f"Not certified: attention over pairs or pools of nodes, {', '.join(self.others)}"]
+                    if self.others
+                    else []
+                ),
                 *([f"Not read and not certified: attention inside {', '.join(self.unread)}"] if self.unread else []),
                 SCOPE,
             ]
@@ -217,7 +223,7 @@ def attention_certificate(
         )
     attention, attack = clean.explanation.double(), _attack_tvd(clean, attacked, steps)
     return Certificate(
-        site=next(reversed(list(clean.attention))),
+        site=explaining_sites(clean.attention)[-1],
         heads=attention.weight.size(1),
         k=k,
         radius=radius,
@@ -231,6 +237,7 @@ def attention_certificate(
         class_radius=None if bound is None else bound.class_radius,
         earlier=earlier,
         unread=clean.unread,
+        others=tuple(site for site in clean.attention if site not in explaining_sites(clean.attention)),
     )
 
 

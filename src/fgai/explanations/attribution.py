@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fgai.attention import Attention
+from fgai.attention import Attention, Over
 from fgai.errors import SettingError, TapError
 from fgai.graph import degree, edge_keys, segment_sum
 from fgai.printing import short_repr
@@ -73,6 +73,7 @@ class Attribution:
     edge_index: Tensor  # [2, M], distinct edges of all layers, sorted by target, then source
     layers: tuple[Layer, ...]  # in the order of execution
     notes: tuple[str, ...] = ()  # what this explanation omits or assumes
+    over: Over = "edges"  # what the layers attend over
 
     def __repr__(self) -> str:
         layers = f"{len(self.layers)} layer{'s' * (len(self.layers) != 1)}"
@@ -188,12 +189,13 @@ def attribution(
         notes: What the explanation omits or assumes.
 
     Raises:
-        TapError: The layers are not a chain.
+        TapError: The layers are not a chain, or a layer pools the nodes of a graph.
 
     >>> edges = torch.tensor([[0, 1], [1, 1]])
     >>> attribution("last", {"conv": Attention(torch.tensor([[0.7], [0.3]]), edges, 2)}).total()
     tensor([0.7000, 0.3000], dtype=torch.float64)
     """
+    refuse_pooling(sites)
     _check_chain(sites)
     each = [attention.double().mean_heads().coalesce() for attention in sites.values()]
     ends = torch.cat([attention.edge_index for attention in each], dim=1)
@@ -201,7 +203,18 @@ def attribution(
     keys, at = edge_keys(ends, base).unique(sorted=True, return_inverse=True)
     parts = at.split([attention.edge_index.size(1) for attention in each])
     layers = tuple(_layer(attention, edge, skip) for attention, edge in zip(each, parts, strict=True))
-    return Attribution(name, torch.stack([keys % base, keys // base]), layers, notes)
+    over = next((attention.over for attention in sites.values()), "edges")
+    return Attribution(name, torch.stack([keys % base, keys // base]), layers, notes, over)
+
+
+def refuse_pooling(sites: Mapping[str, Attention]) -> None:
+    """Raise `TapError` if a layer pools the nodes of a graph: its weights are of nodes, not of edges."""
+    for site, attention in sites.items():
+        if attention.over == "graphs":
+            raise TapError(
+                f"'{site}' pools the nodes of each graph, so it has a weight per node, and an explanation has one per "
+                f"edge; use reading.attention['{site}'], or a model that attends over edges too"
+            )
 
 
 def _layer(attention: Attention, edge: Tensor, skip: float) -> Layer:

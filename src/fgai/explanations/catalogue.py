@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fgai.attention import Attention
+from fgai.attention import Attention, explaining_sites
 from fgai.errors import TapError, UnknownNameError
-from fgai.explanations.attribution import Attribution, attribution
+from fgai.explanations.attribution import Attribution, attribution, refuse_pooling
 from fgai.explanations.leave_one_out import leave_one_out
 from fgai.registry import Registry
 
@@ -69,12 +69,14 @@ def one_layer(name: str | Explanation, sites: Mapping[str, Attention]) -> Attent
     >>> one_layer("last", {"conv": attention}) is attention, one_layer("tree", {"conv": attention})
     (True, None)
     """
+    site = None
     if name in ("last", "first"):
-        ordered = list(sites.values())
-        return ordered[-1 if name == "last" else 0]
-    if isinstance(name, str) and name.startswith("layer:"):
-        return sites[_checked_site(name.removeprefix("layer:"), sites)]
-    return None
+        site = explaining_sites(sites)[-1 if name == "last" else 0]
+    elif isinstance(name, str) and name.startswith("layer:"):
+        site = _checked_site(name.removeprefix("layer:"), sites)
+    if site is not None:
+        refuse_pooling({site: sites[site]})
+    return None if site is None else sites[site]
 
 
 @EXPLANATIONS.register("tree")
@@ -82,7 +84,8 @@ def tree(reading: Answer, read: Any = None, graph: Any = None, *, skip: float = 
     """Attention along the computation tree (GAtt): products of attention on each path, summed over the layers.
 
     If a node has no self-loop in a layer (TransformerConv), the path through the layer's skip connection has the weight
-    `skip`. It is not normalised.
+    `skip`. It is not normalised. Attention over all pairs of nodes and attention that pools nodes are left out if the
+    model attends over edges too.
 
     >>> import torch
     >>> from fgai.reading import Reading
@@ -92,9 +95,11 @@ def tree(reading: Answer, read: Any = None, graph: Any = None, *, skip: float = 
     >>> tree(reading).of_nodes(torch.tensor([0])).weight  # edges 0 -> 0, 1 -> 0 and 1 -> 1
     tensor([0.7500, 0.7500, 0.5000], dtype=torch.float64)
     """
-    sites = reading.attention
+    sites = {site: reading.attention[site] for site in explaining_sites(reading.attention)}
     _refuse_relations(sites)
     notes = ["paths without attention (residual and jumping connections, other message passing) are ignored"]
+    if others := [site for site in reading.attention if site not in sites]:
+        notes.append(f"attention over pairs of nodes, or that pools nodes, is left out: {', '.join(others)}")
     for site, attention in sites.items():
         loops = attention.target[attention.source == attention.target].unique().numel()
         if loops < attention.num_targets and len(sites) > 1:
@@ -115,7 +120,7 @@ def last(reading: Answer, read: Any = None, graph: Any = None) -> Attribution:
     >>> last(Reading(torch.zeros(2, 2), {"conv": attention})).total()
     tensor([0.7000, 0.3000], dtype=torch.float64)
     """
-    return _one_layer("last", reading, next(reversed(list(reading.attention))))
+    return _one_layer("last", reading, explaining_sites(reading.attention)[-1])
 
 
 @EXPLANATIONS.register("first")
@@ -128,7 +133,7 @@ def first(reading: Answer, read: Any = None, graph: Any = None) -> Attribution:
     >>> first(Reading(torch.zeros(2, 2), {"conv": attention})).total()
     tensor([0.7000, 0.3000], dtype=torch.float64)
     """
-    return _one_layer("first", reading, next(iter(reading.attention)))
+    return _one_layer("first", reading, explaining_sites(reading.attention)[0])
 
 
 def layer(reading: Answer, read: Any = None, graph: Any = None, *, site: str) -> Attribution:
@@ -153,7 +158,7 @@ def _one_layer(name: str, reading: Answer, site: str) -> Attribution:
 
 def _refuse_relations(sites: Mapping[str, Attention]) -> None:
     """Raise if layers run in parallel, on several relations: they are not a chain."""
-    typed = [site for site in sites if "__" in site]
+    typed = [site for site in sites if "__" in site or site.endswith(("conv_in", "conv_out"))]  # HeteroConv, DirGNNConv
     if typed:
         raise TapError(
             f"'{typed[0]}' attends over one of several relations, and the relations of a layer run in parallel: the "

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgai.attention import explaining_sites
 from fgai.devices import to_double
 from fgai.errors import CallError, SettingError, TapError
 from fgai.explanations.attribution import Attribution, attribution
@@ -55,8 +56,8 @@ def leave_one_out(reading: Any, read: Any = None, graph: Any = None) -> Attribut
     """
     if read is None or graph is None:
         raise SettingError("leave-one-out runs the model again; give the reader and the graph: read=..., graph=...")
-    site, last = list(reading.attention.items())[-1]
-    last, logits = last.double(), class_logits(reading.logits)
+    site = explaining_sites(reading.attention)[-1]
+    last, logits = reading.attention[site].double(), class_logits(reading.logits)
     if len(logits) != last.num_targets:
         raise TapError(
             f"the model returns {len(logits)} rows of logits for {last.num_targets} nodes; use 'tree' or 'last'"

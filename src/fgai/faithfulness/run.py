@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from fgai.attending import attention_layers
 from fgai.attention import nonuniformity
 from fgai.calling import Call
 from fgai.checks import GraphInput, describe_tensor, one_graph
@@ -34,7 +35,6 @@ from fgai.intervals import Interval
 from fgai.patching import message_passing_layers
 from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_positive, check_seed, check_whole
-from fgai.tap import Tap
 
 BATCH = 1_000_000  # largest number of copied edges in one forward pass
 CHECKED = 4  # deletions that are compared with a deletion in the full graph
@@ -100,6 +100,8 @@ def measure_faithfulness(
         if clean.logits.numel() == 0:
             raise CallError(f"{type(model).__name__} returned logits without classes; faithfulness needs logits [N, C]")
         attribution = clean.attribution(explanation, read=read, graph=data)
+        if attribution.over != "edges":
+            raise SettingError(f"{explanation!r} is over pairs of nodes; deleting edges tests only layers over edges")
         if of_graphs:
             probe = GraphProbe(read, data, clean, attribution)
             sample = probe.sample(nodes, at_least, generator)
@@ -298,9 +300,10 @@ def _prefers_edges(clean: Reading, attribution: Attribution) -> bool:
 
 def _depth(model: nn.Module, clean: Reading) -> tuple[int, int]:
     """Return the number of message-passing layers, and 1 if one of them has no attention, else 0."""
-    layers, attending = message_passing_layers(model), Tap(model).layers
+    layers, attending = message_passing_layers(model), attention_layers(model)
     others = [name for name in layers if not any(site == name or site.startswith(f"{name}.") for site in attending)]
-    return max(len(clean.attention) + len(others), len(layers)), int(bool(others))
+    own = sum(attention.over == "edges" for attention in clean.attention.values())
+    return max(own + len(others), len(layers)), int(bool(others))
 
 
 def _cost(incoming: Incoming, edge_index: Tensor, depth: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Runs PyG's attention layers on the kernels. Only this module, `fgai.tap` and `fgai.patching` use PyG's internals."""
+"""Runs PyG's attention layers on the kernels. Besides this module, the tap and `fgai.patching` use PyG's internals."""
 
 from __future__ import annotations
 

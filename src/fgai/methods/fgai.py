@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fgai.adversaries import Adversary, AttentionBall, Gain, GraphInjection, NodeInjection, check_adversary, gains
-from fgai.attention import Attention, EdgeLookup, sharpened
+from fgai.attention import Attention, EdgeLookup, explaining_sites, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.errors import SettingError
@@ -224,7 +224,7 @@ class _Tasks:
         return sharpened(attention, sharpness)
 
     def _sites(self, vanilla: Reading) -> tuple[str, ...]:
-        sites = self._method.sites or tuple(vanilla.attention)[-1:]
+        sites = self._method.sites or explaining_sites(vanilla.attention)[-1:]
         sites = (sites,) if isinstance(sites, str) else sites
         if unknown := sorted(set(sites) - set(vanilla.attention)):
             raise SettingError(f"no attention is called {unknown}; this model has {sorted(vanilla.attention)}")

@@ -1,0 +1,174 @@
+"""Finds the modules of a model that attend: those whose attention the tap reads, and those that it cannot read."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import (
+    ASAPooling,
+    DenseGATConv,
+    DNAConv,
+    EdgePooling,
+    FAConv,
+    HypergraphConv,
+    JumpingKnowledge,
+    MessagePassing,
+    SAGPooling,
+)
+from torch_geometric.nn.aggr import Aggregation
+from torch_geometric.nn.models.lpformer import LPAttLayer
+from torch_geometric.nn.pool.select import SelectTopK
+from torch_geometric.utils import softmax
+
+from fgai.kernels import segmented_softmax
+from fgai.patching import PLAIN
+
+SOFTMAXES = (softmax, segmented_softmax)  # PyG's, and the one that accelerated layers call
+# Layers of PyG whose attention is not over the edges of a node, or has no softmax; the last three in one setting only.
+NO_WEIGHTS = (DenseGATConv, DNAConv, EdgePooling, FAConv, LPAttLayer, SAGPooling)
+SETTINGS = {HypergraphConv: "use_attention", JumpingKnowledge: "att", SelectTopK: "min_score"}
+WITHOUT_SOFTMAX = "torch_geometric.nn.attention"  # linear attention: it never computes the weight of a pair
+
+
+class AttentionPoint(nn.Module):
+    """Marks the attention of a layer that normalises without PyG's softmax, so that fgai can read it.
+
+    Call it in the layer in place of the layer's own softmax. It has no parameters, so the `state_dict` of the model
+    keeps its keys.
+
+    >>> import torch
+    >>> point = AttentionPoint()
+    >>> point(torch.zeros(2, 1), torch.tensor([[0, 1], [2, 2]]), num_targets=3).flatten()
+    tensor([0.5000, 0.5000])
+    """
+
+    def forward(self, score: Tensor, edge_index: Tensor, num_targets: int) -> Tensor:
+        """Return the softmax of the scores over the edges of each target.
+
+        Args:
+            score: Attention scores, [E, H].
+            edge_index: The edges source -> target, [2, E].
+            num_targets: The number of target nodes.
+
+        Returns:
+            The attention weights, [E, H].
+        """
+        return softmax(score, edge_index[1], num_nodes=num_targets)
+
+
+def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules whose attention the tap reads, by name.
+
+    These are message-passing layers and aggregations that call PyG's softmax, `ASAPooling`, `AttentionPoint`, and
+    torch's `MultiheadAttention`.
+
+    >>> from torch_geometric.nn import GATConv, GPSConv
+    >>> list(attention_layers(GPSConv(4, GATConv(4, 4))))
+    ['conv', 'attn']
+    """
+    return {name: module for name, module in model.named_modules() if _is_read(module)}
+
+
+def is_multihead(module: nn.Module) -> bool:
+    """Return whether a module is torch's `MultiheadAttention` and computes as torch does."""
+    plain = getattr(type(module), PLAIN, type(module))
+    return isinstance(module, nn.MultiheadAttention) and plain.forward is nn.MultiheadAttention.forward
+
+
+def softmax_methods(cls: type) -> dict[type, dict[str, FunctionType]]:
+    """Return the base classes of `cls` that define methods which call PyG's softmax, with those methods."""
+    methods = {owner: {name: f for name, f in vars(owner).items() if _calls_softmax(f)} for owner in cls.__mro__}
+    return {owner: functions for owner, functions in methods.items() if functions}
+
+
+def pooling_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return PyG's layers that replace the nodes by fewer ones, by name; of nested ones the outermost.
+
+    >>> list(pooling_layers(nn.Sequential(SAGPooling(4))))
+    ['0']
+    """
+    layers: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if _plain_module(module).startswith("torch_geometric.nn.pool") and not _is_inside(name, layers):
+            layers[name] = module
+    return layers
+
+
+def aggregating_layer(model: nn.Module, name: str) -> str | None:
+    """Return the name of the message-passing layer that the aggregation `name` works for; None if there is none."""
+    for outer, module in model.named_modules():
+        part = f"{outer}.aggr_module" if outer else "aggr_module"
+        if isinstance(module, MessagePassing) and (name == part or name.startswith(f"{part}.")):
+            return outer
+    return None
+
+
+def attention_not_read(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the modules whose attention the tap cannot read.
+
+    These are PyG's linear attention (as in `GPSConv(attn_type="performer")`), its layers whose attention is not over
+    the edges of a node or has no softmax, and other modules whose `forward` calls a softmax or torch's
+    `scaled_dot_product_attention`. Modules inside a listed one are not listed again.
+
+    >>> from torch_geometric.nn import GINConv, GPSConv
+    >>> attention_not_read(GPSConv(4, GINConv(nn.Linear(4, 4)), attn_type="performer"))
+    ('attn',)
+    """
+    names: list[str] = []
+    for name, module in model.named_modules():
+        if not _is_read(module) and _may_attend(module) and not _is_inside(name, names):
+            names.append(name)
+    return tuple(names)
+
+
+def _is_read(module: nn.Module) -> bool:
+    kinds = MessagePassing | AttentionPoint | Aggregation | ASAPooling
+    reads = isinstance(module, kinds) and not isinstance(module, NO_WEIGHTS)
+    return is_multihead(module) or (reads and bool(softmax_methods(type(module))))
+
+
+def _may_attend(module: nn.Module) -> bool:
+    if isinstance(module, NO_WEIGHTS):
+        return True
+    for kind, setting in SETTINGS.items():
+        if isinstance(module, kind):
+            return getattr(module, setting) not in (None, False)
+    place = _plain_module(module)
+    if place.startswith(WITHOUT_SOFTMAX):
+        return not any(map(is_multihead, module.modules()))
+    if place.startswith(("torch_geometric.", "torch.", "fgai.")):  # docs/coverage.md has each of PyG's
+        return isinstance(module, nn.MultiheadAttention)
+    return any(
+        word in function.__code__.co_names
+        for function in _reached(type(module))
+        for word in ("softmax", "scaled_dot_product_attention")
+    )
+
+
+def _reached(cls: type) -> list[FunctionType]:
+    """Return the methods of a class that `forward` calls, itself included; for message passing, also its own steps."""
+    names = ["forward", *(("message", "edge_update", "aggregate", "update") if issubclass(cls, MessagePassing) else ())]
+    reached: dict[str, FunctionType] = {}
+    while names:
+        function = getattr(cls, name := names.pop(), None)
+        if name not in reached and isinstance(function, FunctionType):
+            reached[name] = function
+            names += [called for called in function.__code__.co_names if not hasattr(nn.Module, called)]
+    return list(reached.values())
+
+
+def _calls_softmax(function: Any) -> bool:
+    return isinstance(function, FunctionType) and any(
+        function.__globals__.get(name) is plain for name in function.__code__.co_names for plain in SOFTMAXES
+    )
+
+
+def _plain_module(module: nn.Module) -> str:
+    """Return the Python module that defines the class of a layer."""
+    return getattr(type(module), PLAIN, type(module)).__module__
+
+
+def _is_inside(name: str, outer: Any) -> bool:
+    return any(name.startswith(f"{other}.") or other == "" for other in outer)
