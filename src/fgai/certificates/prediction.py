@@ -6,7 +6,7 @@ With u_j = d logits / d w_j, delta changes the logits by sum_j delta_j u_j. For 
     TVD <= tanh(R |(osc u_j)_j|_q / 4),  osc u = max - min over classes
 
 because a change z of the logits changes a softmax by at most tanh(osc z / 4) in TVD. Each head has its own ball, so the
-bounds of the heads are summed.
+bounds of the heads are summed. If the model answers for graphs, so are those of the nodes of a graph.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
-from fgai.attention import explaining_sites
+from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import Norm
 from fgai.devices import to_double
 from fgai.explanations import value_vectors
 from fgai.graph import segment_max, segment_sum
 from fgai.printing import short_repr
-from fgai.reading import Reader
+from fgai.reading import Reader, Reading
 
 
 @dataclass(frozen=True)
 class PredictionBound:
-    """Effect of the attention of the last layer on the prediction of each node."""
+    """Effect of the attention of the last layer on the prediction of each item: each node, or each graph of a batch."""
 
     class_radius: Tensor  # [N], inside it the class cannot change; inf if no attention weight affects the class
     pull: Tensor  # [N], largest change of the spread (max - min) of the logits, per unit of radius
@@ -37,7 +37,7 @@ class PredictionBound:
     __repr__ = short_repr
 
     def tvd(self, radius: float) -> Tensor:
-        """Return the bound on the TVD of the prediction at this radius, per node; [N]."""
+        """Return the bound on the TVD of the prediction at this radius, per item; [N]."""
         return (radius * self.pull / 4).tanh()
 
 
@@ -52,7 +52,7 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
         norm: Norm of delta: `l1`, `l2` or `linf`.
 
     Returns:
-        The bound, or None if the logits are not linear in the weights of the last attention layer.
+        The bound, or None if the logits are not linear in the weights of the last attention layer, or are of pairs.
 
     >>> from torch_geometric.nn import GATConv
     >>> data = Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [2, 2]]))
@@ -63,18 +63,33 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
         clean = read(data)
     site = explaining_sites(clean.attention)[-1]
     attention, logits = clean.attention[site], to_double(binary_logits(clean))
-    value = value_vectors(read, data, site, attention.weight)
-    if value is None:
+    item = _items_of_targets(clean, attention)
+    value = None if item is None else value_vectors(read, data, site, attention.weight, item[attention.target])
+    if value is None or item is None:
         return None
-    target, nodes = attention.target.to(value.device), len(logits)
+    target, item = attention.target.to(value.device), item.to(value.device)
+
+    def effect(vectors: Tensor) -> Tensor:
+        """Return the largest change of each row of logits, summed over heads and over the targets of the row."""
+        return segment_sum(dual(vectors, target, len(item), norm).sum(1), item, len(logits))
+
     predicted = logits.argmax(-1)
-    own = value.gather(2, predicted[target].view(-1, 1, 1).expand(-1, value.size(1), 1))
-    rate = dual(value - own, target, nodes, norm).sum(1)  # [N, C], summed over heads
+    own = value.gather(2, predicted[item[target]].view(-1, 1, 1).expand(-1, value.size(1), 1))
+    rate = effect(value - own)  # [N, C]
     gap = logits.gather(1, predicted[:, None]) - logits
     rival = torch.ones_like(gap, dtype=torch.bool).scatter_(1, predicted[:, None], False)
     radius = torch.where(rival & (rate > 0), gap / rate.clamp(min=torch.finfo(rate.dtype).tiny), torch.inf)
     spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
-    return PredictionBound(radius.amin(1), dual(spread, target, nodes, norm).sum(1)[:, 0])
+    return PredictionBound(radius.amin(1), effect(spread)[:, 0])
+
+
+def _items_of_targets(clean: Reading, attention: Attention) -> Tensor | None:
+    """Return the row of logits of each target of the attention, [T]; None if they are of pairs."""
+    items = clean.items
+    if items is not None and items.batch is not None and attention.over != "graphs":
+        return items.batch
+    rows = torch.arange(attention.num_targets, device=attention.target.device)
+    return rows if len(clean.logits) == len(rows) else None
 
 
 def dual(value: Tensor, target: Tensor, nodes: int, norm: Norm) -> Tensor:

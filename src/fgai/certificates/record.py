@@ -28,7 +28,6 @@ from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.errors import DataError
 from fgai.files import jsonable
-from fgai.items import refuse_graphs
 from fgai.metrics import top_overlap
 from fgai.printing import short_repr
 from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
@@ -41,7 +40,7 @@ SCOPE = "These hold in attention space, not input space: an attack on the graph 
 
 @dataclass(frozen=True)
 class Condition:
-    """One number of the certificate: its value for each node, and its kind of evidence."""
+    """One number of the certificate: its value for each node (of a prediction, for each item), and its evidence."""
 
     name: str
     meaning: str
@@ -79,7 +78,7 @@ class Certificate:
     alpha2: Condition
     attack: Condition  # the TVD that an attack reaches, to compare with alpha2
     certified: Tensor  # [N], the radius inside which the full top k stays
-    class_radius: Tensor | None  # [N], the radius inside which the class stays
+    class_radius: Tensor | None  # [N], the radius inside which the class of an item stays
     earlier: dict[str, IntervalBound | None]  # the same perturbation of an earlier layer; None where no bound is known
     unread: tuple[str, ...] = ()  # attention modules that could not be read
     others: tuple[str, ...] = ()  # layers over pairs of nodes, or that pool nodes, which no bound is about
@@ -207,7 +206,6 @@ def attention_certificate(
     check_top(k)
     ball = AttentionBall(radius, norm, steps=steps)  # checks its settings
     data = one_graph(data, edges=False)
-    refuse_graphs(data, "`certify`", "audit the model instead: fgai.audit(model, data)")
     with open_reader(model, call) as reader:
         clean = reader.checked(data)
         bound = prediction_bound(reader, data, norm)

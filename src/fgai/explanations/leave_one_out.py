@@ -112,15 +112,16 @@ def _is_close(change: Tensor, linear: Tensor) -> bool:
     return bool((change - linear).abs().max() <= LINEAR * change.abs().max().clamp(min=1e-12))
 
 
-def value_vectors(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | None:
+def value_vectors(read: Any, graph: Any, site: str, weight: Tensor, row: Tensor) -> Tensor | None:
     """Return d logits / d weight of each edge and head, [E, H, C], or None if the logits are not linear in the weights.
 
-    This takes one backward pass per class. A random change of the weights checks linearity.
+    This takes one backward pass per class. A random change of the weights checks linearity. `row` is the row of logits
+    that an edge has an effect on, [E].
     """
     delta = torch.zeros_like(weight).requires_grad_()
     with torch.enable_grad():
         reading = read(graph, weight_delta={site: delta})
-        clean, target = class_logits(reading.logits), reading.attention[site].target
+        clean = class_logits(reading.logits)
         if not clean.requires_grad:  # the logits do not depend on the weights
             return to_double(torch.zeros(*weight.shape, clean.size(1), device=weight.device))
         columns = [torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T]
@@ -128,5 +129,5 @@ def value_vectors(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | 
     draw = _random_change(weight)
     with torch.no_grad():
         change = class_logits(read(graph, weight_delta={site: draw}).logits) - clean
-        linear = segment_sum(draw.unsqueeze(-1) * value, target, len(clean)).sum(1)
+        linear = segment_sum(draw.unsqueeze(-1) * value, row, len(clean)).sum(1)
     return to_double(value) if _is_close(change, linear) else None
