@@ -61,7 +61,7 @@ def test_the_bounds_of_graphs_hold_and_are_those_of_the_formula():
     for now in pushed(read, data, "conv", 0.999 * float(class_radius.min())):
         assert torch.equal(now.argmax(1), probs.argmax(1))
     attention = read(data).detach().attention["conv"]
-    value = model.out.weight @ model.conv.lin(data.x).t() / torch.bincount(data.batch)[data.batch]  # [C, N]
+    value = model.out.weight @ loose(model.conv).lin(data.x).t() / torch.bincount(data.batch)[data.batch]  # [C, N]
     each = value[:, attention.source]
     spread = each.amax(0) - each.amin(0)
     largest = torch.zeros(data.num_nodes).scatter_reduce(0, attention.target, spread, "amax")
