@@ -174,7 +174,8 @@ def main(asked: str) -> int:
             for column in COLUMNS if asked else ():
                 print(f"    {column}: {rows[-1][f'{column}_note']}")
     if not asked:
-        write_json(RESULTS, {"pyg": torch_geometric.__version__, "rows": rows})
+        table = {"rows": rows, "complete": sorted(complete(rows)), "others": OTHERS}
+        write_json(RESULTS, {"pyg": torch_geometric.__version__, **table})
     bad = sum(row[column] in (RAW, PARTIAL) for row in rows for column in COLUMNS)
     print(f"{len(rows)} cases, {len(complete(rows))} classes work in all columns, {bad} raw errors or silently partial")
     return int(bad > 0)

@@ -34,6 +34,7 @@ CELLS = CellStore(ROOT / "results/cells")
 ATTACKS = ("none", "injection-20x20", "injection-20x40", "ensemble", "ensemble-explanation")
 PAIR = ("vanilla", "fgai")
 PAPER_DATASETS = ("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics")
+COLUMNS = ("read", "audit", "fit", "certify")  # of the table of coverage
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -346,6 +347,49 @@ def survived() -> str:
     return grid(["what", *OUTCOMES, "command"], [["**in all**", *total, ""], *body])
 
 
+def _coverage() -> dict[str, Any]:
+    return json.loads((ROOT / "results/coverage.json").read_text())
+
+
+def coverage_counts() -> str:
+    """How many layers and models work in all columns, and how many rows end badly."""
+    table = _coverage()
+    names = [f"`{name}`" for name in table["complete"]]
+    bad = sum(row[column] not in ("works", "refuses") for row in table["rows"] for column in COLUMNS)
+    text = (
+        f"PyG {table['pyg']}: {len(table['rows'])} rows. {len(names)} classes work in all four columns, with all of "
+        f"their own attention read: {', '.join(names)}. {bad} calls end with an error of another kind, or leave out "
+        "attention without saying so."
+    )
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def coverage() -> str:
+    """What works, by layer or model."""
+    rows = _coverage()["rows"]
+    body = [
+        [row["name"], *(row[column] for column in COLUMNS), row["read_note"] if row["read"] == "works" else ""]
+        for row in rows
+    ]
+    return grid(["layer or model", *COLUMNS, "what is not read"], body)
+
+
+def coverage_refusals() -> str:
+    """The first sentence of the first refusal of each row."""
+    body = []
+    for row in _coverage()["rows"]:
+        refused = [column for column in COLUMNS if row[column] == "refuses"]
+        if refused:
+            sentence = row[f"{refused[0]}_note"].split(". Mark the")[0].replace("|", "\\|")
+            body.append([row["name"], ", ".join(refused), sentence])
+    return grid(["layer or model", "refuses", "sentence"], body)
+
+
+def coverage_others() -> str:
+    """The classes that the table leaves out, with the reason."""
+    return grid(["class", "why it is not in the table"], [[f"`{n}`", why] for n, why in _coverage()["others"].items()])
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     "audit": audit,
     "hero": hero,
@@ -372,6 +416,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "ingest": lambda: costs("scale.json", "python benchmarks/ingest.py"),
     "scale-plan": scale_plan,
     "survived": survived,
+    "coverage": coverage,
+    "coverage-counts": coverage_counts,
+    "coverage-refusals": coverage_refusals,
+    "coverage-others": coverage_others,
     "known-reasons": reasons.known_reasons,
     "released-gatt": reasons.released,
     "planted": reasons.planted,

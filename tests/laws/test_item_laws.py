@@ -173,7 +173,6 @@ def leave_one_out(model, batch):
 def test_what_serves_nodes_only_refuses_graphs_in_words():
     model, batch = model_of(), batch_of()
     for refused in (
-        lambda: fgai.certify(model, batch),
         lambda: fgai.certify(model, batch, against=Links(1)),
         lambda: METHODS["gnnguard"](epochs=1).fit(model, batch),
         lambda: Loader(batch),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.attention import uniform
+from fgai.attention import explaining_sites, uniform
 from fgai.calling import Call
 from fgai.explanations import Attribution, Explanation, compare_nodes
 from fgai.metrics import g_tvd, micro_f1
@@ -23,7 +23,7 @@ from fgai.trial import sample_nodes
 
 @dataclass(frozen=True)
 class UniformEffect:
-    """The change of the predictions when the attention of all layers is replaced by 1/degree."""
+    """The change of the predictions when the attention of all layers that explain is replaced by 1/degree."""
 
     g_tvd: float  # mean total variation distance of the predictions
     changed: float  # share of nodes whose predicted class changes
@@ -39,7 +39,8 @@ def without_attention(model: nn.Module, data: Data, *, call: Call | None = None)
     """
     with open_reader(model, call) as reader:
         clean = reader.checked(data)
-        flat = reader(data, edit=lambda _, attention: uniform(attention).weight)
+        sites = explaining_sites(clean.attention)
+        flat = reader(data, edit=lambda site, a: uniform(a).weight if site in sites else a.weight)
     return UniformEffect(g_tvd(clean, flat), 1.0 - micro_f1(flat.probs, clean.probs.argmax(-1)))
 
 

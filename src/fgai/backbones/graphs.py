@@ -64,7 +64,7 @@ class GATv2Graphs(GATGraphs):
 class GPSGraphs(nn.Module):
     """GPS (Rampasek et al. 2022) for graph classification: a GAT layer and global attention, twice, then one head.
 
-    The global attention inside `GPSConv` is not read.
+    Explanations are about the GAT layers. The global attention is read as `layer:conv1.attn` and `layer:conv2.attn`.
 
     >>> import torch
     >>> edges, batch = torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 0, 1, 1])

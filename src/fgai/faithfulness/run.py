@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.attending import attention_layers
-from fgai.attention import nonuniformity
+from fgai.attention import explaining_sites, nonuniformity
 from fgai.calling import Call
 from fgai.checks import GraphInput, describe_tensor, one_graph
 from fgai.devices import to_double
@@ -295,7 +295,8 @@ def _prefers_edges(clean: Reading, attribution: Attribution) -> bool:
     """Return whether a layer's attention is not uniform; always true for explanations that are not attention."""
     if attribution.name == "leave-one-out":
         return True
-    return any(bool((nonuniformity(attention.mean_heads()) > TIE).any()) for attention in clean.attention.values())
+    layers = [clean.attention[site] for site in explaining_sites(clean.attention)]
+    return any(bool((nonuniformity(attention.mean_heads()) > TIE).any()) for attention in layers)
 
 
 def _depth(model: nn.Module, clean: Reading) -> tuple[int, int]:
