@@ -14,7 +14,7 @@ from torch.nn import functional
 from fgai.attention import Over
 from fgai.patching import with_globals
 
-PAIRS = 4_000_000  # the largest number of pairs of nodes that is read: one graph of 2,000 nodes
+PAIRS = 4_000_000  # the largest number of pairs of nodes that is read, with padding: one graph of 2,000 nodes
 Softmax = Callable[..., Tensor]
 
 
@@ -79,9 +79,9 @@ def layout_of(layer: Any, query: Tensor, key: Tensor, mask: Tensor | None, batch
     if not nodes:
         return "it attends over something else than the nodes of a graph"
     node = valid.flatten().long().cumsum(0).view_as(valid) - 1
+    if (pairs := rows * queries * keys) > PAIRS:
+        return f"it attends over {pairs:,} pairs of nodes, and fgai reads at most {PAIRS:,}"
     if _is_same(query, key):
-        if (pairs := int(count.square().sum())) > PAIRS:
-            return f"it attends over {pairs:,} pairs of nodes, and fgai reads at most {PAIRS:,}"
         row, one, other = (valid[:, :, None] & valid[:, None, :]).nonzero().unbind(1)
         return Layout((row, one, other), torch.stack([node[row, other], node[row, one]]), len(batch), "pairs")
     if rows != len(sizes) or queries == keys:

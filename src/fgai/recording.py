@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.utils import is_sparse, softmax, to_edge_index
+from torch_geometric.utils import is_sparse, to_edge_index
 
 from fgai.attention import Attention, Over
 from fgai.errors import TapError
@@ -107,8 +107,15 @@ class Recording:
             allowed = ~masked.all(1)
             layout, entries = layout.where(allowed), entries[allowed].clamp(min=torch.finfo(score.dtype).min)
         self.note_edges(name, layout.edge_index, over=layout.over)
-        weight = self.softmax(name, softmax, entries, layout.edge_index[1], num_nodes=layout.num_targets)
-        return layout.put(dense.softmax(dim), weight).reshape_as(score)
+        perturbed = self.edit is not None or _site(name, len(self.calls[name])) in self.weight_delta
+        result: list[Tensor] = []
+
+        def normalise(src: Tensor, index: Tensor, num_nodes: int) -> Tensor:
+            result.append((dense if src is entries else layout.put(dense, src)).softmax(dim))
+            return layout.select(result[0])
+
+        weight = self.softmax(name, normalise, entries, layout.edge_index[1], layout.num_targets)
+        return (layout.put(result[0], weight) if perturbed else result[0]).reshape_as(score)
 
     def note_edges(self, name: str, edge_index: Tensor, flow: str = "source_to_target", over: Over = "edges") -> None:
         """Record the edges, source -> target, that a layer is about to attend over."""
