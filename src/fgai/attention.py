@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -39,7 +39,7 @@ class Attention:
     edge_index: Tensor  # [2, E]
     num_targets: int
     score: Tensor | None = None  # [E, H]
-    over: Over = "edges"
+    over: Over = field(default="edges", repr=False)
 
     __repr__ = short_repr
 

@@ -24,7 +24,7 @@ def short_repr(self: Any) -> str:
     >>> Point("a", (0.123456,)), Point("b", (0.0,) * 100)
     (Point(name='a', at=(0.1235,)), Point(name='b', at=100 entries))
     """
-    held = {field.name: getattr(self, field.name) for field in fields(self)}
+    held = {field.name: getattr(self, field.name) for field in fields(self) if field.repr}
     parts = [f"{name}={_brief(part)}" for name, part in held.items() if not _is_empty(part)]
     return f"{type(self).__name__}({', '.join(parts)})"
 

@@ -203,8 +203,8 @@ def attribution(
     keys, at = edge_keys(ends, base).unique(sorted=True, return_inverse=True)
     parts = at.split([attention.edge_index.size(1) for attention in each])
     layers = tuple(_layer(attention, edge, skip) for attention, edge in zip(each, parts, strict=True))
-    over: Over = next((attention.over for attention in sites.values()), "edges")
-    return Attribution(name, torch.stack([keys % base, keys // base]), layers, notes, over)
+    over: list[Over] = [attention.over for attention in sites.values()]
+    return Attribution(name, torch.stack([keys % base, keys // base]), layers, notes, *over[:1])
 
 
 def refuse_pooling(sites: Mapping[str, Attention]) -> None:
