@@ -3,6 +3,7 @@
 from fgai.adversaries.balls import AttentionBall, FeatureBall
 from fgai.adversaries.base import ADVERSARIES, Adversary, Gain, check_adversary
 from fgai.adversaries.block_coordinate import GRBCD, PRBCD
+from fgai.adversaries.budget import Budget, WithinBudget, budget_of, has_budget
 from fgai.adversaries.chosen import ChosenInjection, WorstOf
 from fgai.adversaries.ensemble import AttackEnsemble
 from fgai.adversaries.features import FEATURES
@@ -26,6 +27,7 @@ __all__ = [
     "AttackEnsemble",
     "AttackResult",
     "AttentionBall",
+    "Budget",
     "ChosenInjection",
     "EdgeRewiring",
     "FeatureBall",
@@ -35,9 +37,12 @@ __all__ = [
     "Perturbation",
     "SingleTarget",
     "Threat",
+    "WithinBudget",
     "WorstOf",
     "as_threat",
+    "budget_of",
     "check_adversary",
     "default_injection",
     "describe",
+    "has_budget",
 ]

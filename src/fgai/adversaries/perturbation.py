@@ -121,14 +121,14 @@ class Perturbation:
         reading = read(graph, weight_delta=weights, score_delta=scores)
         return AttackResult.of(reading, self, graph)
 
-    def save(self, path: str | Path) -> None:
-        """Write to a safetensors file."""
+    def save(self, path: str | Path, **about: Any) -> None:
+        """Write to a safetensors file; `about` are more entries of its header, as JSON values."""
         parts = {name: getattr(self, name) for name in ("x", "added", "dropped", "x_delta")}
         tensors = {name: part.detach().clone().contiguous() for name, part in parts.items() if part is not None}
         for name in ("weight_delta", "score_delta"):
             tensors |= {f"{name}/{site}": delta.detach().contiguous() for site, delta in getattr(self, name).items()}
         with atomic_write(Path(path)) as temporary:
-            save_file(tensors, str(temporary), {"fgai": json.dumps({"perturbation": 1})})
+            save_file(tensors, str(temporary), {"fgai": json.dumps({**about, "perturbation": 1})})
 
     @classmethod
     def load(cls, path: str | Path) -> Perturbation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -29,8 +29,12 @@ def row_per_attack(
     sha: str,
     call: Call | None = None,
     attacks: Sequence[str],
+    seen: Callable[[Row, Trial], None] = lambda row, trial: None,
 ) -> Iterator[Row]:
-    """Yield one row per attack, with the seed of the model; the attack `none` is the clean graph."""
+    """Yield one row per attack, with the seed of the model; the attack `none` is the clean graph.
+
+    `seen` is called with the row and the trial of each other attack.
+    """
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
     with open_reader(model, call) as read:
         clean = clean_trial(read, data)
@@ -40,10 +44,12 @@ def row_per_attack(
                 continue
             attack = THREATS[name]
             start = time.perf_counter()
-            values = _values(attacked_trial(attack.adversary, attack.gain, clean, seed))
-            seconds = time.perf_counter() - start
+            trial = attacked_trial(attack.adversary, attack.gain, clean, seed)
+            values, seconds = _values(trial), time.perf_counter() - start
             settings = {**describe(attack), "gain": attack.gain, "seed": seed}
-            yield Row(**values, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
+            row = Row(**values, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
+            seen(row, trial)
+            yield row
 
 
 def _values(trial: Trial) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fgai.attention import Attention
 from fgai.auditing.audit import CERTIFIED
 from fgai.bench.cells import row_per_attack
 from fgai.bench.engines import ENGINES, default_workers
+from fgai.bench.perturbations import Worst
 from fgai.bench.plan import Cell, Plan
 from fgai.bench.results import CellStore, Row
 from fgai.bench.tracking import Track
@@ -32,7 +33,7 @@ from fgai.methods import METHODS
 from fgai.methods.layernorm import Normalised
 from fgai.metrics import METRICS
 from fgai.progress import progress
-from fgai.reading import read
+from fgai.reading import Call, read
 from fgai.registry import import_from_cwd
 from fgai.seeding import seeded
 
@@ -49,11 +50,13 @@ class Settings:
         attacks: Names in `fgai.adversaries.THREATS`; by default, those that the columns of the plan name.
         epochs: Epochs of every method; its own default if None.
         device: The device to train and attack on.
+        perturbations: A folder for the worst perturbation of each cell; None saves none.
     """
 
     attacks: tuple[str, ...] | None = None
     epochs: int | None = None
     device: str = "cpu"
+    perturbations: Path | None = None
 
 
 def run(
@@ -149,17 +152,36 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
         finished = finished if _saved_model(cell, store, settings) is not None else {}
         model, method, seconds = trained(cell, data if train_data is None else train_data, store, settings)
-        about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
-        call = saved.call_of(method)  # a defence is attacked through its own cleaning
         attacks = [name for name in asked if name not in finished]
-        rows = {
-            row.attack: replace(row, preset=cell.preset, inductive=cell.inductive)
-            for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, **about)
-        }
+        call = saved.call_of(method)  # a defence is attacked through its own cleaning
+        rows = rows_of_model(model, data, cell, attacks, sha=sha, call=call, perturbations=settings.perturbations)
     if "none" in rows:
-        shares, clean = certified(read(model, data, call=call).explanation), rows["none"]
-        rows["none"] = replace(clean, metrics={**clean.metrics, **shares}, settings=asdict(method), seconds=seconds)
+        rows["none"] = replace(rows["none"], settings=asdict(method), seconds=seconds)
     return [*finished.values(), *rows.values()]
+
+
+def rows_of_model(
+    model: nn.Module,
+    data: Data,
+    cell: Cell,
+    attacks: Sequence[str],
+    *,
+    sha: str,
+    call: Call | None,
+    perturbations: Path | None,
+) -> dict[str, Row]:
+    """The rows of a trained model by attack, with certified shares for `none`; the worst perturbation is saved."""
+    about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
+    worst = Worst(cell.name, perturbations)
+    rows = {
+        row.attack: replace(row, preset=cell.preset, inductive=cell.inductive)
+        for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, seen=worst.see, **about)
+    }
+    worst.save()
+    if clean := rows.get("none"):
+        shares = certified(read(model, data, call=call).explanation)
+        rows["none"] = replace(clean, metrics={**clean.metrics, **shares})
+    return rows
 
 
 def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tuple[nn.Module, Any, float]:

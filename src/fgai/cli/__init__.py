@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fgai.cli import audit, bench, demo, listing, starting, train
+from fgai.cli import audit, bench, demo, joining, listing, starting, train
 from fgai.cli.failures import errors_in_words
 
 app = typer.Typer(
@@ -27,12 +27,25 @@ COMMANDS = {
     "audit": audit.audit,
     "certify": audit.certify,
     "report": audit.write_report,
-    "bench": bench.bench,
     "table": bench.table,
     "figure": bench.draw_figure,
 }
-for _name, _function in COMMANDS.items():
-    app.command(_name)(errors_in_words()(_function))
+BENCH = {
+    "run": bench.bench,
+    "submit": joining.submit,
+    "verify": joining.verify,
+    "unit-test": joining.unit_test,
+}
+bench_app = typer.Typer(
+    cls=joining.PlanGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Run the cells of a table, join it, or verify it. `fgai bench PLAN` is `fgai bench run PLAN`.",
+)
+app.add_typer(bench_app, name="bench")
+for _commands, _app in ((COMMANDS, app), (BENCH, bench_app)):
+    for _name, _function in _commands.items():
+        _app.command(_name)(errors_in_words()(_function))
 
 
 def _show_version(asked: bool) -> None:

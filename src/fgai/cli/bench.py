@@ -23,6 +23,9 @@ def bench(
     workers: Annotated[int | None, typer.Option(help="Processes of one thread; one per core by default.")] = None,
     modules: Import = None,
     track: Annotated[str, typer.Option(help="Also log metrics to mlflow:FILE or tensorboard:FOLDER.")] = "",
+    perturbations: Annotated[
+        Path | None, typer.Option(help="Also save the worst perturbation of each cell to this folder.")
+    ] = None,
     device: Device = "",
 ) -> None:
     """Run the unfinished cells of a table.
@@ -39,6 +42,8 @@ def bench(
     from fgai.devices import resolve_device
 
     try_output(out, folder=True)
+    if perturbations is not None:
+        try_output(perturbations, folder=True)
     torch.set_num_threads(1)
     cells = run_plan(
         Plan.read(plan),
@@ -47,7 +52,7 @@ def bench(
         workers=workers,
         only=parse_pairs("--only", only, "dataset=cora or seed=0+1"),
         seeds=seeds,
-        settings=Settings(device=str(resolve_device(device))),
+        settings=Settings(device=str(resolve_device(device)), perturbations=perturbations),
         modules=modules or (),
         track=tracker(track) if track else None,
     )

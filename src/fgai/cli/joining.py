@@ -1,0 +1,84 @@
+"""`fgai bench submit`, `fgai bench verify` and `fgai bench unit-test`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fgai.cli.options import DataName, Device, Folder, Split, UserModel, Weights
+from fgai.settings import check_numbers
+
+CellFolder = Annotated[Path, typer.Option("--cells", help="The folder of finished cells.")]
+
+
+class PlanGroup(TyperGroup):
+    """The commands of `fgai bench`. If the first word is none of them, the command is `run`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert `run` before the name of a plan or an option."""
+        known = {*self.commands, *self.get_help_option_names(ctx)}
+        return super().parse_args(ctx, ["run", *args] if args and args[0] not in known else args)
+
+
+def verify(
+    row: Annotated[str, typer.Argument(help="The name of a cell, such as cora-gat-fgai-0.")],
+    cells: CellFolder = Path("results/cells"),
+    device: Device = "",
+) -> None:
+    """Run one cell again, and compare every number with the committed one.
+
+    A number may differ by as much as two seeds do (95 %). The exit code is 1 if one differs by more.
+    """
+    import torch
+
+    from fgai.bench.run import Settings
+    from fgai.bench.verify import verify as run_verify
+    from fgai.devices import resolve_device
+
+    torch.set_num_threads(1)
+    done = run_verify(row, cells, Settings(device=str(resolve_device(device))))
+    typer.echo(done.text())
+    if not done.ok:
+        raise typer.Exit(1)
+
+
+def unit_test(
+    folder: Folder = None,
+    model: UserModel = "",
+    weights: Weights = None,
+    data: DataName = "",
+    split: Split = 0,
+    perturbations: Annotated[Path, typer.Option(help="The folder of perturbations.")] = Path("results/perturbations"),
+    max_loss: Annotated[
+        float | None, typer.Option(help="End with exit code 1 if F1 falls by more than this, such as 0.1.")
+    ] = None,
+    device: Device = "",
+) -> None:
+    """Test a model against saved perturbations, in seconds and without gradients.
+
+    They were made against other models. A model that withstands them has yet to be attacked itself: `fgai audit`.
+    """
+    from fgai.bench.perturbations import load_all, outcome_table
+    from fgai.bench.perturbations import unit_test as run_test
+    from fgai.cli.loading import load_graph, load_model
+    from fgai.datasets import fingerprint
+    from fgai.devices import placed, resolve_device
+
+    if max_loss is not None:
+        check_numbers(0, max_loss=max_loss)
+    place = resolve_device(device)
+    loaded = load_model(folder, model, weights)
+    name, seed = loaded.data_name(data), loaded.split(split)
+    attacked, sha = load_all(perturbations, name), fingerprint(load_graph(name, seed))
+    graph = placed(loaded.graph(data, split), place)
+    outcomes = run_test(loaded.model.to(place), graph, attacked, sha=sha, call=loaded.call)
+    typer.echo(outcome_table(outcomes))
+    worst = min(outcomes, key=lambda one: one.f1_attacked)
+    lost = worst.f1 - worst.f1_attacked
+    typer.echo(f"The worst is that of {worst.origin.model}: F1 falls by {lost:.3f}, to {worst.f1_attacked:.3f}.")
+    if max_loss is not None and not lost <= max_loss:
+        typer.echo(f"fgai: F1 falls by more than --max-loss {max_loss:g}", err=True)
+        raise typer.Exit(1)
