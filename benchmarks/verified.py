@@ -8,7 +8,6 @@ python benchmarks/verified.py
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ import typer
 
 from fgai.bench.results import read_rows
 from fgai.bench.verify import Verification, verify
-from fgai.files import write_json
+from resumable import keep, rows_in
 
 CELLS, RESULTS = Path("results/cells"), Path("results/verified.json")
 SEED, DRAWN = 26, 10
@@ -58,11 +57,8 @@ def main(count: Annotated[int, typer.Option(help="Number of cells.")] = DRAWN) -
     """Verify the cells that have no row yet."""
     torch.set_num_threads(1)
     for name in drawn(count=count):
-        rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-        if not any(one["cell"] == name for one in rows):
-            done = verify(name, CELLS)
-            print(done.text(), flush=True)
-            write_json(RESULTS, [*rows, row(done)])
+        if not any(one["cell"] == name for one in rows_in(RESULTS)):
+            keep(RESULTS, ("cell",), [row(verify(name, CELLS))])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -94,3 +95,22 @@ def import_from_cwd(module: str) -> Any:
         raise DataError(f"{module}: {error}; give an installed module, or one in this folder") from error
     finally:
         sys.path.pop(0)
+
+
+def import_file(path: Path) -> Any:
+    """Run a Python file as a module, so that its entries are registered, and return it.
+
+    Raises:
+        DataError: If there is no such file, or its code raises.
+    """
+    spec = importlib.util.spec_from_file_location(f"submitted_{path.stem}", path) if path.suffix == ".py" else None
+    if spec is None or spec.loader is None or not path.is_file():
+        raise DataError(f"{path} is not a Python file; give one whose name ends in .py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise DataError(
+            f"{path} raises {type(error).__name__}: {error}; mend it, and run it with Python first"
+        ) from error
+    return module

@@ -1,4 +1,4 @@
-"""Attacked graphs as data: the worst perturbations of the cells, and a test of any model against them."""
+"""SavedPerturbation graphs as data: the worst perturbations of the cells, and a test of any model against them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Attacked:
-    """A perturbation and its origin."""
+class SavedPerturbation:
+    """A perturbation of a graph with a name, and where it comes from."""
 
     perturbation: Perturbation
     origin: Origin
@@ -62,7 +62,7 @@ class Attacked:
         return path
 
     @classmethod
-    def load(cls, path: str | Path) -> Attacked:
+    def load(cls, path: str | Path) -> SavedPerturbation:
         """Load a file that `save` wrote.
 
         Raises:
@@ -83,7 +83,7 @@ class Worst:
 
     def __init__(self, cell: str, folder: Path | None) -> None:
         self.cell, self.folder = cell, folder
-        self._worst: Attacked | None = None
+        self._worst: SavedPerturbation | None = None
 
     def see(self, row: Row, trial: Trial) -> None:
         """Take the perturbation of an attacked trial if F1 is lower."""
@@ -91,7 +91,7 @@ class Worst:
         lower = self._worst is None or f1 < self._worst.origin.f1_attacked
         if lower and has_budget(row.attack) and isinstance(trial.now, AttackResult):
             origin = Origin(row.dataset, row.data_sha256, row.attack, self.cell, row.seed, clean, f1)
-            self._worst = Attacked(trial.now.perturbation, origin)
+            self._worst = SavedPerturbation(trial.now.perturbation, origin)
 
     def save(self) -> None:
         """Write the perturbation, if there is one."""
@@ -99,7 +99,7 @@ class Worst:
             self._worst.save(self.folder)
 
 
-def load_all(folder: str | Path, dataset: str = "") -> list[Attacked]:
+def load_all(folder: str | Path, dataset: str = "") -> list[SavedPerturbation]:
     """Load the perturbations of a dataset, or all of a folder.
 
     Args:
@@ -109,7 +109,7 @@ def load_all(folder: str | Path, dataset: str = "") -> list[Attacked]:
     Returns:
         The perturbations, sorted by the model that they were made against.
     """
-    loaded = [Attacked.load(path) for path in sorted(Path(folder).glob("*.safetensors"))]
+    loaded = [SavedPerturbation.load(path) for path in sorted(Path(folder).glob("*.safetensors"))]
     chosen = [one for one in loaded if not dataset or one.origin.dataset == dataset]
     if not chosen:
         known = ", ".join(sorted({one.origin.dataset for one in loaded})) or "no perturbation at all"
@@ -129,7 +129,7 @@ class Outcome:
 
 
 def unit_test(
-    model: nn.Module, data: Data, attacked: Iterable[Attacked], *, sha: str, call: Call | None = None
+    model: nn.Module, data: Data, attacked: Iterable[SavedPerturbation], *, sha: str, call: Call | None = None
 ) -> list[Outcome]:
     """Test a model against perturbations that were made against other models, without gradients.
 

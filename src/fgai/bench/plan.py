@@ -85,7 +85,7 @@ class Plan:
     def _check(self) -> None:
         if not all(0 <= count <= MAX_SEEDS for count in self.seeds.values()):
             raise DataError(f"{self.name} has seeds = {self.seeds}; give each dataset a number up to {MAX_SEEDS}")
-        if wrong := [name for name in (*self.seeds, *self.backbones, *self.methods) if not _is_name(name)]:
+        if wrong := [name for name in (*self.seeds, *self.backbones, *self.methods) if not is_name(name)]:
             raise DataError(f"{self.name} names {wrong[0]!r:.60}, which cannot be part of a file name; use words")
         size = len(self.seeds) * len(self.backbones) * len(self.methods) * max(self.seeds.values(), default=0)
         if size > MAX_CELLS:
@@ -137,8 +137,12 @@ class Plan:
         return [Cell(dataset, backbone, name, seed, preset or "default", self.inductive) for seed in seeds]
 
 
-def _is_name(name: str) -> bool:
-    """Whether a text can be part of a file name: no folder, not hidden, not too long."""
+def is_name(name: str) -> bool:
+    """Whether a text can be part of a file name: no folder, not hidden, not too long.
+
+    >>> is_name("label-smoothing"), is_name("../mine")
+    (True, False)
+    """
     return 0 < len(name) <= 60 and name.isprintable() and "/" not in name and not name.startswith(".")
 
 

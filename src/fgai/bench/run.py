@@ -146,8 +146,8 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
-        train_data = _prepared(without_test_nodes(data), cell, settings) if cell.inductive else None
-        data = _prepared(data, cell, settings)
+        train_data = prepared(without_test_nodes(data), cell, settings) if cell.inductive else None
+        data = prepared(data, cell, settings)
         finished = {row.attack: row for row in store.rows(cell) if not row.error}
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
         finished = finished if _saved_model(cell, store, settings) is not None else {}
@@ -192,20 +192,25 @@ def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tup
     method, loaded = _method(cell, settings), _saved_model(cell, store, settings)
     if loaded is not None:
         return loaded.model.to(settings.device), method, float(loaded.manifest["seconds"])
-    untrained = model = backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
-    if getattr(method, "needs_pretrained", False):
-        model, *_ = trained(replace(cell, method=PRETRAINED, preset="default"), data, store, settings)
+    first = starting_model(cell, data, store, settings)
     start = time.perf_counter()
-    model = method.fit(model, data).model
+    model = method.fit(first, data).model
     seconds = time.perf_counter() - start
-    if not isinstance(model, type(untrained) | Normalised):
+    if not isinstance(model, type(first) | Normalised):
         return model, method, seconds  # only backbones can be saved, with normalised inputs or without
     about = {"data": cell.dataset, "method": _manifest(cell, method), "seed": cell.seed, "seconds": seconds}
-    saved.save(_model_dir(cell, store), model, backbone=cell.backbone, **backbones.shape_for(data), **about)
+    saved.save(model_dir(cell, store), model, backbone=cell.backbone, **backbones.shape_for(data), **about)
     return model, method, seconds
 
 
-def _prepared(data: Data, cell: Cell, settings: Settings) -> Data:
+def starting_model(cell: Cell, data: Data, store: CellStore, settings: Settings) -> nn.Module:
+    """The model that the method of a cell starts from: a new one, or the vanilla model of the same seed."""
+    if getattr(METHODS[cell.method], "needs_pretrained", False):
+        return trained(replace(cell, method=PRETRAINED, preset="default"), data, store, settings)[0]
+    return backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
+
+
+def prepared(data: Data, cell: Cell, settings: Settings) -> Data:
     """The graph with the inputs of the backbone, on the device."""
     return placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
 
@@ -218,14 +223,15 @@ def _method(cell: Cell, settings: Settings) -> Any:
 
 def _saved_model(cell: Cell, store: CellStore, settings: Settings) -> saved.Saved | None:
     """The model of a cell if it was saved with the same settings and its time of training."""
-    if not (_model_dir(cell, store) / "manifest.json").exists():
+    if not (model_dir(cell, store) / "manifest.json").exists():
         return None
-    loaded = saved.load(_model_dir(cell, store))
+    loaded = saved.load(model_dir(cell, store))
     same = loaded.manifest.get("method") == _manifest(cell, _method(cell, settings))
     return loaded if same and "seconds" in loaded.manifest else None
 
 
-def _model_dir(cell: Cell, store: CellStore) -> Path:
+def model_dir(cell: Cell, store: CellStore) -> Path:
+    """The folder of the saved model of a cell."""
     return store.folder / "models" / cell.name
 
 

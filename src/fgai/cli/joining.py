@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fgai.cli.options import DataName, Device, Folder, Split, UserModel, Weights
+from fgai.cli.options import DataName, Device, Folder, Split, UserModel, Weights, parse_pairs
+from fgai.files import try_output
 from fgai.settings import check_numbers
 
 CellFolder = Annotated[Path, typer.Option("--cells", help="The folder of finished cells.")]
@@ -21,6 +22,54 @@ class PlanGroup(TyperGroup):
         """Insert `run` before the name of a plan or an option."""
         known = {*self.commands, *self.get_help_option_names(ctx)}
         return super().parse_args(ctx, ["run", *args] if args and args[0] not in known else args)
+
+
+def submit(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A Python file with a method, an attack, or a model and its weights; or a folder of `fgai train`. "
+            "The code of the file is run: give one that you trust."
+        ),
+    ],
+    as_: Annotated[str, typer.Option("--as", help="The name of its rows in the tables.")],
+    plan: Annotated[str, typer.Option(help="The table that it joins: a name, or the path of a .toml file.")] = "table2",
+    only: Annotated[list[str] | None, typer.Option(help="field=value, such as dataset=cora or backbone=gat.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of each dataset.")] = 1,
+    threat: Annotated[
+        str, typer.Option("--threat", help="The threat model whose budget and goal an attack has.")
+    ] = "strongest",
+    weights: Annotated[
+        Path | None, typer.Option(help="The weights of a model, a safetensors file; beside the file by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder of finished cells.")] = Path("submitted"),
+    perturbations: Annotated[
+        Path | None, typer.Option(help="Also save the worst perturbation of each cell to this folder.")
+    ] = None,
+    device: Device = "",
+) -> None:
+    """Check the rules for a method, an attack or a model of your own, and make its rows.
+
+    The exit code is 1 if a rule is broken or a cell fails; the output says why.
+    """
+    import torch
+
+    from fgai.bench.plan import Plan
+    from fgai.bench.run import Settings
+    from fgai.bench.submit import submit as run_submission
+    from fgai.devices import resolve_device
+
+    try_output(out, folder=True)
+    torch.set_num_threads(1)
+    settings = Settings(device=str(resolve_device(device)), perturbations=perturbations)
+    chosen = parse_pairs("--only", only, "dataset=cora or backbone=gat")
+    done = run_submission(
+        file, as_, Plan.read(plan), out, only=chosen, seeds=seeds, threat=threat, weights=weights, settings=settings
+    )
+    typer.echo(done.text())
+    if not done.ok:
+        raise typer.Exit(1)
+    typer.echo(f"Its rows are in {out}. To publish them, open a pull request with these files and your own.")
 
 
 def verify(

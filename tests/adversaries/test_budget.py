@@ -1,0 +1,63 @@
+"""A budget lets through what our own attacks do, and nothing beyond it."""
+
+import pytest
+import torch
+
+from fgai.adversaries import GAINS, THREATS, Budget, NodeInjection, Perturbation, WithinBudget, budget_of, has_budget
+from fgai.adversaries.perturbation import undirected
+from fgai.errors import BudgetError, SettingError
+from worlds import answers, model_of, small
+
+BUDGET = Budget(nodes=2, links=3)
+PAIRS = torch.tensor([[40, 40, 40, 41, 41, 41], [0, 1, 2, 3, 4, 5]])
+
+
+def allowed(**changes):
+    return Perturbation(**{"x": torch.ones(2, 6), "added": undirected(PAIRS), **changes})
+
+
+def test_what_stays_inside_is_let_through():
+    BUDGET.check(allowed(), small())
+    BUDGET.check(Perturbation(), small())
+    for links, features in (("degree", "box"), ("random", "l2")):
+        attack = NodeInjection(2, 3, steps=2, step=0.5, links=links, features=features)
+        read, clean = answers(model_of("gat", small()), small())
+        Budget(2, 3, features).check(attack(read, small(), GAINS["kl"](clean)).perturbation, small())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"x": torch.ones(3, 6)}, "injects 3 nodes, and the budget is 2"),
+        ({"added": undirected(torch.cat([PAIRS, torch.tensor([[40], [9]])], 1))}, "has 4 links, and the budget is 3"),
+        ({"added": undirected(torch.tensor([[0], [9]]))}, "links two nodes of the graph"),
+        ({"added": PAIRS}, "in one direction only"),
+        ({"added": undirected(PAIRS[:, [0, 0]])}, "adds a link twice"),
+        ({"added": undirected(torch.tensor([[42], [0]]))}, "there are 42 nodes"),
+        ({"x": torch.full((2, 6), 1.001)}, "0.001 outside the feature set"),
+        ({"x": torch.full((2, 6), torch.nan)}, "outside the feature set"),
+        ({"dropped": torch.tensor([[0], [1]])}, "changes dropped"),
+        ({"x_delta": torch.zeros(40, 6)}, "changes x_delta"),
+        ({"weight_delta": {"conv2": torch.zeros(3, 1)}}, "changes weight_delta"),
+    ],
+)
+def test_what_goes_beyond_is_refused(changes, sentence):
+    with pytest.raises(BudgetError, match=sentence):
+        BUDGET.check(allowed(**changes), small())
+
+
+def test_threat_models_that_inject_have_a_budget_and_others_say_so():
+    assert budget_of("ensemble") == Budget(20, 40)
+    assert budget_of("realistic").features == "realistic"
+    assert {name for name in THREATS if not has_budget(name)} == {"structure", "single-1", "single-2", "single-5"}
+    with pytest.raises(SettingError, match="structure has no budget of injected nodes"):
+        budget_of("structure")
+
+
+def test_only_the_perturbation_of_an_attack_counts():
+    """An attack that returns a reading of its own choice is read again."""
+    read, clean = answers(model_of("gat", small()), small())
+    attack = WithinBudget(NodeInjection(2, 3, steps=1), "injection-20x20", seed=4)
+    now = attack(read, small(), GAINS["kl"](clean))
+    torch.testing.assert_close(now.logits, read(now.perturbation.apply(small())).logits, atol=0, rtol=0)
+    assert torch.equal(now.perturbation.added, NodeInjection(2, 3, seed=4).place(small()).links)

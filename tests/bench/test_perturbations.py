@@ -1,0 +1,85 @@
+"""Perturbations as files: they name their graph and their budget, and any model is tested against them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fgai import datasets, read, saved
+from fgai.adversaries import Perturbation
+from fgai.bench.perturbations import Origin, SavedPerturbation, load_all, unit_test
+from fgai.bench.plan import Cell
+from fgai.bench.results import CellStore
+from fgai.bench.run import Settings, finish
+from fgai.cli import app
+from fgai.errors import BudgetError, DataError
+
+RESULTS = Path(__file__).parents[2] / "results" / "perturbations"
+CELL = Cell("synthetic", "gat", "vanilla", 0)
+
+
+@pytest.fixture(scope="module", name="done")
+def _done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cells")
+    settings = Settings(("injection-20x20", "injection-20x40"), epochs=2, perturbations=folder / "perturbations")
+    finish(CELL, CellStore(folder), settings)
+    return folder
+
+
+def test_a_run_keeps_the_worst_perturbation_with_its_origin(done):
+    (one,) = load_all(done / "perturbations")
+    rows = {row.attack: row for row in CellStore(done).rows(CELL)}
+    worst = min(("injection-20x20", "injection-20x40"), key=lambda attack: rows[attack].metrics["f1"])
+    clean, f1 = (rows[attack].metrics["f1"] for attack in ("none", worst))
+    assert one.origin == Origin("synthetic", rows["none"].data_sha256, worst, CELL.name, 0, clean, f1)
+    assert one.perturbation.x is not None and one.perturbation.x.shape == (20, 32)
+
+
+def test_its_own_model_falls_as_far_as_the_row_says(done):
+    data, model = datasets.load("synthetic", seed=0), saved.load(done / "models" / CELL.name).model
+    (one,) = load_all(done / "perturbations", "synthetic")
+    (outcome,) = unit_test(model, data, [one], sha=datasets.fingerprint(data))
+    assert (outcome.f1, outcome.f1_attacked) == pytest.approx((one.origin.f1, one.origin.f1_attacked), abs=1e-9)
+    now = read(model, one.perturbation.apply(data)).probs[: data.num_nodes].argmax(-1)
+    assert outcome.f1_attacked == pytest.approx(float((now == data.y)[data.test_mask].double().mean()))
+
+
+def test_a_perturbation_of_another_graph_or_beyond_its_budget_is_refused(done):
+    data, (one,) = datasets.load("synthetic", seed=0), load_all(done / "perturbations")
+    model = saved.load(done / "models" / CELL.name).model
+    with pytest.raises(DataError, match="was made for another graph called synthetic"):
+        unit_test(model, data, [one], sha="0")
+    assert one.perturbation.x is not None
+    wide = replace(one, perturbation=replace(one.perturbation, x=2 * one.perturbation.x.sign()))
+    with pytest.raises(BudgetError, match="1 outside the feature set"):
+        unit_test(model, data, [wide], sha=datasets.fingerprint(data))
+
+
+def test_files_without_an_origin_or_of_another_dataset_are_refused(tmp_path):
+    Perturbation(torch.ones(1, 2)).save(tmp_path / "a.safetensors")
+    with pytest.raises(DataError, match="it has no dataset, data_sha256, threat"):
+        SavedPerturbation.load(tmp_path / "a.safetensors")
+    SavedPerturbation(Perturbation(), Origin("cora", "", "strongest", "a", 0, 1.0, 1.0)).save(tmp_path)
+    with pytest.raises(DataError, match="has no perturbation of pubmed, it has cora"):
+        load_all(tmp_path, "pubmed")
+
+
+def test_the_command_prints_the_figures_and_is_a_gate(done):
+    words = ["bench", "unit-test", str(done / "models" / CELL.name), "--perturbations", str(done / "perturbations")]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0 and CELL.name in told.stdout and "F1 falls by " in told.stdout, told.output
+    (one,) = load_all(done / "perturbations")
+    if one.origin.f1_attacked < one.origin.f1:
+        assert CliRunner().invoke(app, [*words, "--max-loss", "0"]).exit_code == 1
+    assert CliRunner().invoke(app, [*words, "--max-loss", "1"]).exit_code == 0
+
+
+def test_the_committed_perturbations_are_small_and_know_their_models():
+    loaded = load_all(RESULTS)
+    assert {one.origin.model for one in loaded} >= {
+        f"{dataset}-gat-{method}-0" for dataset in ("amazon-photo", "cora") for method in ("vanilla", "fgai")
+    }
+    assert all(path.stat().st_size < 300_000 for path in RESULTS.glob("*.safetensors"))
+    assert all(one.origin.f1_attacked < one.origin.f1 for one in loaded)
