@@ -23,6 +23,7 @@ import places
 import proved
 import reasons
 import reproduction
+import verified
 from fgai.adversaries import THREATS
 from fgai.auditing import AuditReport
 from fgai.bench.plan import Plan, plans
@@ -388,6 +389,32 @@ def coverage_refusals() -> str:
 def coverage_others() -> str:
     """The classes that the table leaves out, with the reason."""
     return grid(["class", "why it is not in the table"], [[f"`{n}`", why] for n, why in _coverage()["others"].items()])
+def verified_cells() -> str:
+    """Random committed cells that ran again: how many numbers agree."""
+    path = ROOT / "results/verified.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    counts = [sum(row[name] for row in rows) for name in ("numbers", "within", "equal")]
+    body = [
+        [row["cell"], *(str(row[name]) for name in ("seeds", "numbers", "within", "equal")),
+         f"{row['f1']['ensemble'][0]:.4f}", f"{row['f1']['ensemble'][1]:.4f}"]
+        for row in rows
+    ]  # fmt: skip
+    head = ["cell", "seeds", "numbers", "within", "equal", "F1, ensemble", "again"]
+    sentence = (
+        f"{len(rows)} of the {verified.DRAWN} cells have run. Of {counts[0]} numbers, {counts[1]} are within their "
+        f"interval, and {counts[2]} are equal up to rounding."
+    )
+    return f"{textwrap.fill(sentence, 120)}\n\n{grid(head, body)}"
+
+
+def unit_tests() -> str:
+    """Trained models against the perturbations that were made against each of them."""
+    body = [
+        [row["model"], row["against"], f"{row['f1']:.3f} → {row['f1_attacked']:.3f}", f"{row['overlap']:.3f}",
+         row["stable"], f"{row['seconds']:.1f} s"]
+        for row in json.loads((ROOT / "results/unit_tests.json").read_text())
+    ]  # fmt: skip
+    return grid(["model", "perturbation made against", "F1", "V_5", "stable", "all of its dataset"], body)
 
 
 FIGURES: dict[str, Callable[[], str]] = {
@@ -420,6 +447,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "coverage-counts": coverage_counts,
     "coverage-refusals": coverage_refusals,
     "coverage-others": coverage_others,
+    "verified": verified_cells,
+    "unit-tests": unit_tests,
     "known-reasons": reasons.known_reasons,
     "released-gatt": reasons.released,
     "planted": reasons.planted,

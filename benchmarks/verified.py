@@ -24,7 +24,7 @@ SEED, DRAWN = 26, 10
 LEFT_OUT = ("coauthor-physics", "pro-gnn")
 
 
-def drawn(seed: int = SEED, count: int = DRAWN) -> list[str]:
+def sample(seed: int = SEED, count: int = DRAWN) -> list[str]:
     """The names of random cells, the fastest first."""
     names = [path.stem for path in sorted(CELLS.glob("*.json")) if not any(part in path.stem for part in LEFT_OUT)]
     return sorted(random.Random(seed).sample(names, count), key=_seconds)
@@ -56,7 +56,7 @@ def row(done: Verification) -> dict[str, Any]:
 def main(count: Annotated[int, typer.Option(help="Number of cells.")] = DRAWN) -> None:
     """Verify the cells that have no row yet."""
     torch.set_num_threads(1)
-    for name in drawn(count=count):
+    for name in sample(count=count):
         if not any(one["cell"] == name for one in rows_in(RESULTS)):
             keep(RESULTS, ("cell",), [row(verify(name, CELLS))])
 

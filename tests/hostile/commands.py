@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fgai.adversaries import ADVERSARIES, GAINS
 from fgai.backbones import BACKBONES
-from fgai.cli import app
+from fgai.cli import app, bench_app
 from fgai.errors import FGAIError
 
 TINY = f"{inputs.__name__}:graph"  # module:function, as `--data` takes it
@@ -51,6 +51,9 @@ VALID = {
     "engine": ("serial", "ray", "zzz"),
     "model": ("inputs:model", "inputs:Plain", "inputs:graph"),
     "plan": ("table1", "table9"),
+    "row": ("tiny-gat-vanilla-0", "../cells/tiny-gat-vanilla-0", "nope"),
+    "threat": ("strongest", "structure", "zzz"),
+    "max_loss": ("0", "0.1"),
     "as_": ("markdown", "latex", "csv", "zzz"),
     "beside": ("paper", "x"),
     "only": ("dataset=none", "seed=0+9", "zzz=1"),
@@ -95,8 +98,9 @@ def _parameters(function):
 
 KINDS = (str, int, float, bool, Path)
 PARAMETERS = {
-    found.name or found.callback.__name__: _parameters(found.callback)
-    for found in app.registered_commands
+    f"{group}{found.name}": _parameters(found.callback)
+    for group, part in (("", app), ("bench ", bench_app))
+    for found in part.registered_commands
     if found.callback is not None and found.name not in SKIPPED
 }
 
@@ -146,8 +150,13 @@ def _well(command, parameter, folder):
         return str(shelf() / there)
     return {
         "data": LARGER if command == "fit" else TINY,
+        "file": str(shelf() / "model"),
+        "as_": "mine" if command == "bench submit" else "",
+        "row": "tiny-gat-vanilla-0",
+        "cells": str(shelf() / "cells"),
+        "perturbations": str(shelf() / "perturbations") if command == "bench unit-test" else "",
         "graph": str(shelf() / "edges.txt"),
-        "plan": str(shelf() / "none.toml"),
+        "plan": str(shelf() / ("plan.toml" if command == "bench submit" else "none.toml")),
         "name": "stars",
         "dataset": "tiny",
     }.get(name, "")
@@ -167,7 +176,7 @@ def words(rng, command, folder):
             said += [parameter.spelled, *SMALL_ATTACK] if command in ("audit", "report") else []
         elif parameter.name in wrong or given:
             said += [parameter.spelled, given]
-    return [command, *said]
+    return [*command.split(), *said]
 
 
 class RawAtShellError(Exception):
@@ -201,5 +210,6 @@ def _target(command, cost):
     return Target(f"fgai {command}", prepare, cost=cost)
 
 
-COSTS = {"train": 30, "fit": 60, "audit": 100, "certify": 40, "report": 150, "bench": 10, "figure": 60}
+COSTS = {"train": 30, "fit": 60, "audit": 100, "certify": 40, "report": 150, "figure": 60}
+COSTS |= {"bench run": 10, "bench submit": 60, "bench verify": 20, "bench unit-test": 20}
 COMMANDS = [_target(name, COSTS.get(name, 5)) for name in PARAMETERS]

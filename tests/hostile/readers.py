@@ -19,6 +19,7 @@ from fgai import datasets, saved
 from fgai.adversaries import GAINS, FeatureBall, NodeInjection, Perturbation
 from fgai.auditing import WRITERS, AuditReport
 from fgai.bench.figures import figure
+from fgai.bench.perturbations import Origin, SavedPerturbation, load_all, unit_test
 from fgai.bench.plan import Cell, Plan
 from fgai.bench.results import CellStore as Cells
 from fgai.bench.results import Cost, Row, read_costs, read_rows, write_costs
@@ -47,6 +48,10 @@ def shelf():
     moved = torch.zeros(16, 5)
     nudge = {site: 0.01 * part.weight for site, part in fgai.read(net, data).attention.items()}
     _injected(data, moved, nudge).save(home / "change.safetensors")
+    origin = Origin("inputs:graph", datasets.fingerprint(data), "strongest", "tiny-gat-vanilla-0", 0, 0.5, 0.4)
+    SavedPerturbation(Perturbation(torch.ones(1, 5), torch.tensor([[16, 0], [0, 16]])), origin).save(
+        home / "perturbations"
+    )
     _checkpoint(home / "run.safetensors")
     rows = [
         Row("tiny", "gat", "vanilla", 0, {"f1": 0.5, "g_tvd": None}, attack=a, data_sha256="0") for a in ("none", "x")
@@ -187,6 +192,11 @@ def _use_perturbation(path):
     return change
 
 
+def _use_saved(folder):
+    loaded = load_all(folder)
+    return unit_test(model(), graph(), loaded, sha=loaded[0].origin.data_sha256)
+
+
 def _use_rows(path):
     rows = read_rows(path)
     return [row.key for row in rows]
@@ -293,6 +303,7 @@ READERS = [
     reader("checkpoint", "run.safetensors", _resumed, unsound_fit, cost=20),
     reader("perturbation", "change.safetensors", _use_perturbation, unsound_perturbation),
     reader("audit", "audit.json", _use_audit, unsound_audit, cost=3),
+    reader("saved perturbations", "perturbations", _use_saved),
     reader("bench rows", "cells/tiny-gat-vanilla-0.json", _use_rows),
     reader("bench cells", "cells", _use_cells),
     reader("costs", "costs.json", read_costs),

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fgai
-from fgai.cli import COMMANDS, app
+from fgai.cli import BENCH, COMMANDS, app
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 0.5  # seconds
@@ -34,7 +34,10 @@ def test_help_version_and_import_take_less_than_half_a_second():
     assert any(not slow_starts(best) for _ in range(4)), best  # again if other processes take the cores meanwhile
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)])
+HELPS = [[command, "--help"] for command in COMMANDS] + [["bench", command, "--help"] for command in BENCH]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["bench", "--help"], *HELPS])
 def test_no_help_imports_torch(words):
     code = WITHOUT_TORCH.format(words=words)
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

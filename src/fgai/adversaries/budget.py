@@ -146,8 +146,8 @@ class WithinBudget:
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading of the perturbed graph; see `Adversary`."""
-        found: Any = replace(self.attack, seed=self.seed)
-        perturbation = found(read, graph, gain).perturbation
+        seeded: Any = replace(self.attack, seed=self.seed)
+        perturbation = seeded(read, graph, gain).perturbation
         budget_of(self.budget).check(perturbation, graph)
         return perturbation.read(read, graph)
 

@@ -29,11 +29,11 @@ def row_per_attack(
     sha: str,
     call: Call | None = None,
     attacks: Sequence[str],
-    seen: Callable[[Row, Trial], None] = lambda row, trial: None,
+    on_attack: Callable[[Row, Trial], None] = lambda row, trial: None,
 ) -> Iterator[Row]:
     """Yield one row per attack, with the seed of the model; the attack `none` is the clean graph.
 
-    `seen` is called with the row and the trial of each other attack.
+    `on_attack` is called with the row and the trial of each other attack.
     """
     about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed, "data_sha256": sha}
     with open_reader(model, call) as read:
@@ -48,7 +48,7 @@ def row_per_attack(
             values, seconds = _values(trial), time.perf_counter() - start
             settings = {**describe(attack), "gain": attack.gain, "seed": seed}
             row = Row(**values, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
-            seen(row, trial)
+            on_attack(row, trial)
             yield row
 
 

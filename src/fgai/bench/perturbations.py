@@ -69,8 +69,9 @@ class SavedPerturbation:
             DataError: If the file holds no perturbation, or does not say where it comes from.
         """
         header = parse_json(read_header(path, REMEDY).metadata.get("fgai", "{}"), path, REMEDY)
-        entries = {name: value for name, value in header.items() if name != "perturbation"} if header else {}
-        return cls(Perturbation.load(path), record(Origin, entries, path, REMEDY))
+        if isinstance(header, dict):
+            header.pop("perturbation", None)
+        return cls(Perturbation.load(path), record(Origin, header, path, REMEDY))
 
 
 class Worst:
@@ -85,7 +86,7 @@ class Worst:
         self.cell, self.folder = cell, folder
         self._worst: SavedPerturbation | None = None
 
-    def see(self, row: Row, trial: Trial) -> None:
+    def offer(self, row: Row, trial: Trial) -> None:
         """Take the perturbation of an attacked trial if F1 is lower."""
         clean, f1 = METRICS["f1"].compute(trial.reference or trial), float(row.metrics["f1"] or 0)
         lower = self._worst is None or f1 < self._worst.origin.f1_attacked

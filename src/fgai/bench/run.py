@@ -175,7 +175,7 @@ def rows_of_model(
     worst = Worst(cell.name, perturbations)
     rows = {
         row.attack: replace(row, preset=cell.preset, inductive=cell.inductive)
-        for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, seen=worst.see, **about)
+        for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, on_attack=worst.offer, **about)
     }
     worst.save()
     if clean := rows.get("none"):

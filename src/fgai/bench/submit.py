@@ -282,5 +282,5 @@ def _checked(rules: Callable[[], list[Check]]) -> tuple[Check, ...]:
 
 def _failed(cells: list[Cell], store: CellStore) -> dict[str, str]:
     """The first line of the error of each failed cell."""
-    rows = {cell.name: store.rows(cell) for cell in cells}
-    return {name: found[0].error.partition("\n")[0] for name, found in rows.items() if found and found[0].error}
+    rows = [(cell.name, row) for cell in cells for row in store.rows(cell)]
+    return {name: row.error.partition("\n")[0] for name, row in rows if row.error}

@@ -109,7 +109,7 @@ def verify(name: str, folder: str | Path, settings: Settings = Settings()) -> Ve
     """
     store = CellStore(folder)
     committed = read_rows(store.folder / f"{name}.json")
-    if not committed or any(row.error for row in committed):
+    if "none" not in {row.attack for row in committed if not any(one.error for one in committed)}:
         raise DataError(f"{folder} holds no finished cell {name[:100]!r}; `fgai bench PLAN --out {folder}` makes cells")
     first = committed[0]
     cell = Cell(first.dataset, first.backbone, first.method, first.seed, first.preset, first.inductive)
@@ -177,8 +177,8 @@ def _numbers(version: str) -> list[int]:
 def _differences(committed: Mapping[str, Row], again: Mapping[str, Row]) -> list[str]:
     """Sentences on what is not the same in two runs of one cell, apart from the numbers."""
     old, new = committed["none"], again["none"]
-    told = [] if old.data_sha256 == new.data_sha256 else ["the data is not that of the committed run"]
-    told += [
+    sentences = [] if old.data_sha256 == new.data_sha256 else ["the data is not that of the committed run"]
+    sentences += [
         f"{package} was {old.versions.get(package)} and is {version}"
         for package, version in new.versions.items()
         if old.versions.get(package) != version
@@ -186,12 +186,14 @@ def _differences(committed: Mapping[str, Row], again: Mapping[str, Row]) -> list
     for attack, row in committed.items():
         what = "the method" if attack == "none" else f"the attack {attack}"
         if changes := _changes(row.settings, again[attack].settings):
-            told.append(f"settings of {what}: {', '.join(changes)}")
+            sentences.append(f"settings of {what}: {', '.join(changes)}")
     redefined = sorted({metric for row in committed.values() for metric in row.metrics if _redefined(row, metric)})
-    told += [f"{metric} was defined otherwise up to {REDEFINED[metric]}, and is not compared" for metric in redefined]
+    sentences += [
+        f"{metric} was defined otherwise up to {REDEFINED[metric]}, and is not compared" for metric in redefined
+    ]
     if more := sorted(new.metrics.keys() - old.metrics.keys()):
-        told.append(f"the committed run has no {', '.join(more)}")
-    return told
+        sentences.append(f"the committed run has no {', '.join(more)}")
+    return sentences
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

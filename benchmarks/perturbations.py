@@ -1,0 +1,76 @@
+"""Perturbations of trained models, and every model against those of all others: results/unit_tests.json.
+
+A perturbation that exists is not made again.
+
+python benchmarks/perturbations.py --models DIR
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+from torch_geometric.data import Data
+
+from fgai import backbones, datasets, saved
+from fgai.bench.perturbations import FOLDER, load_all, unit_test
+from fgai.bench.plan import Cell
+from fgai.bench.run import rows_of_model
+from fgai.calling import Call
+from fgai.methods import METHODS
+from figures import trained
+from resumable import keep
+
+RESULTS = Path("results/unit_tests.json")
+DATASETS, MODELS = ("amazon-photo", "cora"), ("vanilla", "fgai")
+THREAT = "strongest"
+
+
+def loaded(cell: Cell, models: Path) -> tuple[nn.Module, Data, Call | None, str]:
+    """The model of a cell, its graph, how it is called, and the fingerprint of the graph."""
+    raw = datasets.load(cell.dataset, seed=cell.seed)
+    data = backbones.BACKBONES[cell.backbone].prepare(datasets.compact(raw))
+    call = saved.call_of(METHODS[cell.method](seed=cell.seed))
+    return trained(cell, data, models)[0], data, call, datasets.fingerprint(raw)
+
+
+def rows(cell: Cell, models: Path) -> list[dict[str, Any]]:
+    """One row per perturbation of the dataset."""
+    start = time.perf_counter()
+    model, data, call, sha = loaded(cell, models)
+    outcomes = unit_test(model, data, load_all(FOLDER, cell.dataset), sha=sha, call=call)
+    seconds = round(time.perf_counter() - start, 1)
+    return [
+        {
+            "model": cell.name,
+            "against": one.origin.model,
+            "threat": one.origin.threat,
+            "f1": round(one.f1, 5),
+            "f1_attacked": round(one.f1_attacked, 5),
+            "overlap": round(one.overlap, 5),
+            "stable": one.stable.value,
+            "seconds": seconds,
+        }
+        for one in outcomes
+    ]
+
+
+def main(models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models")) -> None:
+    """Make the perturbations that do not exist, and test all models."""
+    torch.set_num_threads(1)
+    cells = [Cell(dataset, "gat", method, 0) for dataset, method in product(DATASETS, MODELS)]
+    for cell in cells:
+        if not (FOLDER / f"{cell.name}.safetensors").exists():
+            model, data, call, sha = loaded(cell, models)
+            rows_of_model(model, data, cell, (THREAT,), sha=sha, call=call, perturbations=FOLDER)
+    for cell in cells:
+        keep(RESULTS, ("model", "against"), rows(cell, models))
+
+
+if __name__ == "__main__":
+    typer.run(main)
