@@ -25,7 +25,7 @@ class DropEdge(Method):
     """Cross-entropy on the graph without a random share of its edges, drawn anew in each epoch."""
 
     share: float = 0.3
-    epochs: int = 30
+    epochs: int = 15
     seed: int = 0
 
     def __post_init__(self) -> None:

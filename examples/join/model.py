@@ -38,5 +38,5 @@ def build() -> nn.Module:
 
 if __name__ == "__main__":
     data = fgai.datasets.load(DATASET, seed=SEED)
-    save_model(fgai.Vanilla(epochs=30).fit(build(), data).model, "model.safetensors")
+    save_model(fgai.Vanilla(epochs=15).fit(build(), data).model, "model.safetensors")
     print("model.safetensors is written")
