@@ -48,10 +48,6 @@ class BudgetError(FGAIError, ValueError):
     """An attack does more than its budget allows."""
 
 
-class RuleError(FGAIError, ValueError):
-    """A submission breaks a rule of the bench."""
-
-
 class RankError(FGAIError, RuntimeError):
     """Worker processes crashed, and restarts did not help."""
 
