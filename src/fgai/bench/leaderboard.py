@@ -16,7 +16,7 @@ from fgai.adversaries import THREATS
 from fgai.bench.findings import Graded, Proved, read_findings
 from fgai.bench.plan import Cell, Plan, plans
 from fgai.bench.results import Row, read_rows
-from fgai.bench.tables import spread
+from fgai.bench.tables import spread, worst_rows
 from fgai.bench.winners import Standing, standings
 
 AUDITED = "injection-20x20"  # the attack of `fgai audit`, under which `results/faithful.json` grades stability
@@ -131,7 +131,7 @@ class Leaderboard:
             rows = cells.get(model, [])
             known = _about_model(rows, grades.get(model, []), proofs.get(model, []))
             named = tuple(row.faithful for row in grades.get(model, []) if row.faithful)
-            threats = dict.fromkeys(row.attack for row in rows if row.attack != "none")
+            threats = dict.fromkeys(row.attack for row in rows if row.attack != "none" and "budget" not in row.settings)
             if threats:
                 own = {name: _attacked(rows, name) for name in threats}
             elif model in grades:
@@ -139,7 +139,7 @@ class Leaderboard:
             else:
                 own = {"none": {} if rows else _certified(proofs[model])}
             for name, numbers in own.items():
-                used = tuple(row for row in rows if row.attack in ("none", name))
+                used = (*worst_rows(rows, "none"), *worst_rows(rows, name))
                 entries.append(Entry(*model, name, _known(known | numbers), used, named))
         return sorted(_ranked(entries), key=_order)
 
@@ -222,7 +222,7 @@ def _scores(rows: Iterable[Row]) -> BySeed:
 
 def _attacked(rows: Sequence[Row], threat: str) -> dict[str, BySeed]:
     """The numbers of a model under one threat."""
-    attacked = [row for row in rows if row.attack == threat]
+    attacked = worst_rows(rows, threat)
     clean, scores = _scores(row for row in rows if row.attack == "none"), _scores(attacked)
     metrics = ("g_jsd", "g_tvd", "overlap", "f_slope_plus", "f_slope_minus")
     return {

@@ -200,7 +200,7 @@ def _short(value: float | None) -> float | None:
 def _details(entry: Entry, folder: Path) -> list[tuple[str, str]]:
     """What a reader needs to check a row."""
     clean = [row for row in entry.rows if row.attack == "none"]
-    attacked = [row for row in entry.rows if row.attack == entry.threat]
+    attacked = [row for row in entry.rows if row.attack != "none"]
     scores = entry.numbers.get("attacked", {})
     return [
         ("warning", entry.warning),
