@@ -389,6 +389,8 @@ def coverage_refusals() -> str:
 def coverage_others() -> str:
     """The classes that the table leaves out, with the reason."""
     return grid(["class", "why it is not in the table"], [[f"`{n}`", why] for n, why in _coverage()["others"].items()])
+
+
 def verified_cells() -> str:
     """Random committed cells that ran again: how many numbers agree."""
     path = ROOT / "results/verified.json"
