@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 CELLS = CellStore(ROOT / "results/cells")
 ATTACKS = ("none", "injection-20x20", "injection-20x40", "ensemble", "ensemble-explanation")
 PAIR = ("vanilla", "fgai")
+TYPED_METHODS = ("vanilla", "fgai", "at")
 PAPER_DATASETS = ("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics")
 COLUMNS = ("read", "audit", "fit", "certify")  # of the table of coverage
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -162,6 +163,23 @@ def hero() -> str:
         f"{more:.0%}."
     )
     return textwrap.fill(sentence, 120) + "\n"
+
+
+def typed() -> str:
+    """HAN and HGT on IMDB by method: means over seeds, and the grades of each seed."""
+    by_key: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in json.loads((ROOT / "results/typed.json").read_text()):
+        by_key[row["model"], row["method"]].append(row)
+    body = []
+    for (model, method), rows in sorted(by_key.items(), key=lambda item: (item[0][0], TYPED_METHODS.index(item[0][1]))):
+        figures = [
+            f"{mean(row[name] for row in rows):.3f}"
+            for name in ("f1_clean", "f1_attacked", "g_tvd_attacked", "overlap_attacked")
+        ]
+        grades = [", ".join(row[name] for row in rows) for name in ("used", "faithful", "stable")]
+        body.append([model, method, str(len(rows)), *figures, *grades])
+    head = ["model", "method", "seeds", "F1", "F1 attacked", "TVD", "V_5", "used", "faithful", "stable"]
+    return grid(head, body)
 
 
 def certificates() -> str:
@@ -455,6 +473,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "released-gatt": reasons.released,
     "planted": reasons.planted,
     "threats": threats,
+    "typed": typed,
     "trials": trials,
     "grades": grades,
     "grade-counts": grade_counts,

@@ -23,6 +23,7 @@ from fgai.bench import leaderboard_page
 
 AUDITS = Path("results/audits")
 MODELS = {"Plain GAT": "amazon-photo-gat-vanilla-0", "GAT with FGAI": "amazon-photo-gat-fgai-0"}
+TYPED = {"HAN": "imdb-han-vanilla-0", "HAN with FGAI": "imdb-han-fgai-0"}
 MARGIN = 12  # pixels around a part of the page
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-prefers-reduced-motion")
 
@@ -45,6 +46,7 @@ SHOTS = (
     Shot("report-node", 1280, 900, part="#view"),
 )
 BOARD = (Shot("leaderboard", 1280, 1400), Shot("leaderboard-narrow", 400, 1000, "dark"))
+TYPED_SHOTS = (Shot("report-typed", 1280, 940),)
 
 
 def browser(folder: Path) -> WebDriver:
@@ -89,11 +91,12 @@ def main(
 
 def _committed(folder: Path) -> dict[Path, tuple[Shot, ...]]:
     """The pages of the committed results, and their pictures."""
-    audited, board = folder / "report.html", folder / "board.html"
-    reports = {model: AuditReport.load(AUDITS / f"{file}.json") for model, file in MODELS.items()}
-    report.save(audited, Comparison(reports), about={"data": "amazon-photo"})
+    audited, typed, board = (folder / f"{name}.html" for name in ("report", "typed", "board"))
+    for page, models, data in ((audited, MODELS, "amazon-photo"), (typed, TYPED, "imdb")):
+        reports = {model: AuditReport.load(AUDITS / f"{file}.json") for model, file in models.items()}
+        report.save(page, Comparison(reports), about={"data": data})
     leaderboard_page.save(board, "results")
-    return {audited: SHOTS, board: BOARD}
+    return {audited: SHOTS, typed: TYPED_SHOTS, board: BOARD}
 
 
 if __name__ == "__main__":

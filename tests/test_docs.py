@@ -21,7 +21,7 @@ from fgai.methods import METHODS
 from fgai.metrics import METRICS
 from fgai.trial import Trial
 from loose import loose
-from worlds import answers, change, injected, model_of, shuffled, small
+from worlds import answers, change, films, injected, model_of, shuffled, small
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -62,6 +62,16 @@ def test_the_example_of_graphs_runs():
     exec("\n".join(parts), scope)
     assert scope["report"].adversary["name"] == "graph-injection"
     assert type(scope["faithful"]) is type(scope["vanilla"])
+
+
+def test_the_example_of_typed_graphs_runs():
+    page = (DOCS / "typed.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0].replace("seeds=3", "seeds=1")
+    example = re.sub(r"epochs=\d+", "epochs=1", example).replace("nodes=10, edges=10", "nodes=2, edges=3, steps=1")
+    scope: dict[str, Any] = {"films": films}
+    exec(example.replace('fgai.datasets.load("imdb")', "films()"), scope)
+    assert scope["report"].adversary["name"] == "typed-injection"
+    assert ("director", "movie") in scope["explained"].by_type()
 
 
 @pytest.fixture

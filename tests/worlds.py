@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GATConv, GATv2Conv, HANConv, HeteroConv, HGTConv, to_hetero
 from torch_geometric.nn.models import GAT
 from torch_geometric.utils import add_self_loops
 
@@ -23,7 +24,7 @@ from fgai.seeding import seeded
 from loose import loose
 
 MODELS = (*BACKBONES, "pyg")
-PARTS = ("x", "added", "dropped", "x_delta", "weight_delta", "score_delta")
+PARTS = ("x", "added", "dropped", "x_delta", "weight_delta", "score_delta", "node_type", "edge_type")
 
 
 def small(sparse=False) -> Any:
@@ -213,3 +214,91 @@ def injected(graph, count=2, seed=0):
     pairs = torch.stack([new, torch.arange(3 * count) % graph.num_nodes])
     x = torch.randn(count, graph.num_features, generator=draw)
     return Perturbation(x=x, added=torch.cat([pairs, pairs.flip(0)], 1))
+
+
+def films(movies=14, directors=5, actors=8) -> Any:
+    """A small typed graph: movies are labelled; directors and actors have features of other widths."""
+    data, generator = HeteroData(), torch.Generator().manual_seed(3)
+    for name, count, width in (("director", directors, 5), ("movie", movies, 6), ("actor", actors, 4)):
+        data[name].x = torch.randn(count, width, generator=generator)
+    data["movie"].y = torch.randint(3, (movies,), generator=generator)
+    for place, name in enumerate(("train_mask", "val_mask", "test_mask")):
+        data["movie"][name] = torch.arange(movies) % 3 == place
+    for name, count, each in (("director", directors, 1), ("actor", actors, 3)):
+        chosen = [torch.randperm(count, generator=generator)[:each] for _ in range(movies)]
+        edges = torch.stack([torch.arange(movies).repeat_interleave(each), torch.cat(chosen)])
+        data["movie", "to", name].edge_index, data[name, "to", "movie"].edge_index = edges, edges.flip(0)
+    return data
+
+
+class HANFilms(nn.Module):
+    """Two layers of HANConv and a linear layer on the movies of `films`."""
+
+    def __init__(self, data):
+        super().__init__()
+        self.conv1 = HANConv(widths(data), 8, data.metadata(), heads=2)
+        self.conv2 = HANConv(8, 8, data.metadata(), heads=2)
+        self.lin = nn.Linear(8, 3)
+
+    def forward(self, x_dict, edge_index_dict):
+        return self.lin(self.conv2(self.conv1(x_dict, edge_index_dict), edge_index_dict)["movie"])
+
+
+class HGTFilms(nn.Module):
+    """Two layers of HGTConv and a linear layer on the movies of `films`; it takes the graph itself."""
+
+    def __init__(self, data):
+        super().__init__()
+        self.conv1 = HGTConv(widths(data), 8, data.metadata(), heads=2)
+        self.conv2 = HGTConv(8, 8, data.metadata(), heads=2)
+        self.lin = nn.Linear(8, 3)
+
+    def forward(self, data):
+        return self.lin(self.conv2(self.conv1(data.x_dict, data.edge_index_dict), data.edge_index_dict)["movie"])
+
+
+class HeteroConvFilms(nn.Module):
+    """Two layers of HeteroConv of GATConv on `films`; the second has the logits."""
+
+    def __init__(self, data):
+        super().__init__()
+        wide, settings = widths(data), {"add_self_loops": False}
+        layers: list[dict[Any, nn.Module]] = [
+            {r: GATConv((wide[r[0]], wide[r[2]]), 8, **settings) for r in data.edge_types},
+            {r: GATConv((8, 8), 3, heads=2, concat=False, **settings) for r in data.edge_types},
+        ]
+        self.conv1, self.conv2 = (HeteroConv(loose(layer)) for layer in layers)
+
+    def forward(self, x_dict, edge_index_dict):
+        x = {name: value.relu() for name, value in self.conv1(x_dict, edge_index_dict).items()}
+        return self.conv2(x, edge_index_dict)  # a dict: the answers of all types
+
+
+def widths(data):
+    return {name: data[name].num_features for name in data.node_types}
+
+
+def to_hetero_films(data):
+    """A homogeneous GATv2 that `to_hetero` made typed."""
+
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1 = GATv2Conv((-1, -1), 8, add_self_loops=False)
+            self.conv2 = GATv2Conv((-1, -1), 3, add_self_loops=False)
+
+        def forward(self, x, edge_index):
+            return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+
+    model = to_hetero(Plain(), data.metadata())
+    with torch.no_grad():
+        model(data.x_dict, data.edge_index_dict)  # widths of -1 are read from the first graph
+    return model
+
+
+FILM_MODELS = {"han": HANFilms, "hgt": HGTFilms, "hetero-conv": HeteroConvFilms, "to-hetero": to_hetero_films}
+
+
+def film_model(name) -> Any:
+    with seeded(0):
+        return FILM_MODELS[name](films()).eval()

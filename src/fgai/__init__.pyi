@@ -21,6 +21,7 @@ from fgai.adversaries import FeatureBall as FeatureBall
 from fgai.adversaries import GraphInjection as GraphInjection
 from fgai.adversaries import NodeInjection as NodeInjection
 from fgai.adversaries import Perturbation as Perturbation
+from fgai.adversaries import TypedInjection as TypedInjection
 from fgai.attending import AttentionPoint as AttentionPoint
 from fgai.attention import Attention as Attention
 from fgai.auditing import AuditReport as AuditReport

@@ -16,6 +16,7 @@ from fgai.checks import describe, describe_tensor
 from fgai.errors import CallError, FGAIError
 from fgai.graph import require
 from fgai.settings import check_whole
+from fgai.typed import is_typed, split
 
 Graph = Data | HeteroData
 Call = Callable[[nn.Module, Any], Tensor]
@@ -54,10 +55,19 @@ def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
     return model(**arguments)
 
 
+def run_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Any:
+    """Return the output of a model, called with `call` or by its signature; of a dict by type, that of the answer."""
+    graph = split(graph).graph if is_typed(graph) else graph
+    output = (call or call_by_signature)(model, graph)
+    if isinstance(graph, HeteroData) and isinstance(output, Mapping) and "answer" in graph:
+        return output.get(graph["answer"])
+    return output
+
+
 def call_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Tensor:
     """Return the logits of a model, called with `call` or by its signature; raise `CallError` if there are none."""
     with call_errors(model, graph):
-        logits = (call or call_by_signature)(model, graph)
+        logits = run_model(model, graph, call)
     if not isinstance(logits, Tensor) or logits.layout != torch.strided or logits.is_meta or logits.dim() == 0:
         raise CallError(
             f"{type(model).__name__} returned {describe_tensor(logits)}, and fgai needs one dense tensor of logits "
@@ -181,7 +191,12 @@ def _names(graph: Graph) -> list[str]:
 
 
 def _attribute(graph: Graph, name: str) -> Any:
-    """Return an attribute that holds tensors, or None. Counts and names belong to the loader, not to the model."""
+    """Return an attribute that holds tensors, or None. Counts and names belong to the loader, not to the model.
+
+    A `HeteroData` gives `x_dict` also for `x`, as `to_hetero` names it.
+    """
+    if isinstance(graph, HeteroData) and f"{name}_dict" in _names(graph):
+        name = f"{name}_dict"
     if name not in _names(graph):
         return None
     value = getattr(graph, name)

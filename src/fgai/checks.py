@@ -20,8 +20,9 @@ from fgai.errors import CallError, DataError, NotFiniteError
 from fgai.graph import count_nodes, is_edge_list
 from fgai.items import Items, copied, items_of
 from fgai.readers import all_finite
+from fgai.typed import is_typed, join
 
-GraphInput = Data | Sequence[Data] | DataLoader  # a graph, or several that become one batch
+GraphInput = Data | HeteroData | Sequence[Data] | DataLoader  # a graph, or several that become one batch
 SUM_TOLERANCE = 1e-3  # |sum of probabilities - 1|, wide enough for half precision
 CLEAN = "the clean graph"
 UNSTABLE = "check the weights of the model, and whether features are far too large"
@@ -104,12 +105,7 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
     >>> one_graph(data, masks=("test_mask",)).y
     tensor([0, 1])
     """
-    if isinstance(data, HeteroData):
-        raise DataError(
-            f"the graph has {len(data.node_types)} kinds of nodes and {len(data.edge_types)} of edges; only fgai.read "
-            "accepts it, all other functions need a homogeneous graph: data.to_homogeneous()"
-        )
-    data = _collated(data)
+    data = join(data) if isinstance(data, HeteroData) else _collated(data)
     if not isinstance(data, Data):
         raise DataError(f"{type(data).__name__} is not a graph; give a torch_geometric.data.Data, or a list of them")
     if edges and not isinstance(data.get("edge_index"), Tensor):
@@ -139,7 +135,7 @@ def _collated(data: Any) -> Any:
 
 def expected_rows(graph: Any) -> tuple[int, ...]:
     """Return the accepted numbers of rows of logits: one per item, or one per seed node of a batch."""
-    rows = items_of(graph).count
+    rows = int((graph["node_type"] == 0).sum()) if is_typed(graph) else items_of(graph).count
     return rows, int(graph.get("batch_size") or rows)
 
 

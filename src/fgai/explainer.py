@@ -6,16 +6,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
-from torch_geometric.explain import Explanation
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.explain import Explanation, HeteroExplanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.config import ModelTaskLevel
 
 from fgai.attention import Attention
+from fgai.calling import Call
 from fgai.checks import check_attention, check_graph
-from fgai.explanations import AttentionExplanation, Attribution, resolve
-from fgai.graph import segment_sum
+from fgai.errors import SettingError
+from fgai.explanations import AttentionExplanation, Attribution, hetero_explanation, resolve
+from fgai.graph import require, segment_sum
 from fgai.reading import open_reader
+from fgai.typed import join
 
 
 class AttentionExplainer(ExplainerAlgorithm):
@@ -23,13 +26,15 @@ class AttentionExplainer(ExplainerAlgorithm):
 
     With an `index`, the mask holds the weights of the edges that count for these nodes: their computation graph for
     `tree`, the edges into them for `last`. Without one, it holds the sum over all nodes. If the model classifies graphs
-    (`task_level="graph"`), an `index` is a graph of `batch`.
+    (`task_level="graph"`), an `index` is a graph of `batch`. For features and edges by type, the result is a
+    `HeteroExplanation`, with a mask for each relation.
 
     Weights are matched edge by edge. The class of the same name in PyG truncates the rows of the layer to the number of
     input edges, which assigns weights to wrong edges if the graph has self-loops.
 
     Args:
         explanation: One of `fgai.explanations.EXPLANATIONS`, or `layer:NAME`.
+        answer: The type of the nodes that the model answers for; by default, the type with as many nodes as answers.
 
     Raises:
         UnknownNameError: No explanation has this name.
@@ -46,26 +51,52 @@ class AttentionExplainer(ExplainerAlgorithm):
     tensor([0.5000, 0.5000, 0.0000])
     """
 
-    def __init__(self, explanation: str = "tree") -> None:
+    def __init__(self, explanation: str = "tree", answer: str | None = None) -> None:
         super().__init__()
         resolve(explanation)  # raises if the name is unknown
-        self.explanation = explanation
+        self.explanation, self.answer = explanation, answer
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride], one kind of node and edge
-        self, model: nn.Module, x: Tensor, edge_index: Tensor, *, target: Tensor, index: Any = None, **kwargs: Any
-    ) -> Explanation:
+    def forward(
+        self, model: nn.Module, x: Any, edge_index: Any, *, target: Tensor, index: Any = None, **kwargs: Any
+    ) -> Explanation | HeteroExplanation:
         """Return the explanation of the nodes `index`, or of all nodes together."""
+        if isinstance(x, dict):
+            data = self._typed(x, edge_index, len(target))
+            graph = join(data)
+            call = lambda net, given: net(given.x_dict, given.edge_index_dict, **kwargs)  # noqa: E731
+            return hetero_explanation(data, self._mask(model, graph, call, index, None).to(graph["x"].dtype))
         graph = Data(x=x, edge_index=edge_index)
-        check_graph(graph)
         call = lambda net, _: net(x, edge_index, **kwargs)  # noqa: E731
+        mask = self._mask(model, graph, call, index, kwargs.get("batch"))
+        return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask.to(x.dtype).to(x.device))
+
+    def _mask(self, model: nn.Module, graph: Data, call: Call, index: Any, batch: Tensor | None) -> Tensor:
+        """Return the weight of each edge of the graph; [E]."""
+        check_graph(graph)
+        edges = require(graph, "edge_index")
         with open_reader(model, call) as read:
             with torch.no_grad():
                 reading = read(graph)  # without a check of the logits: a model for Explainer may return probabilities
             check_attention(reading.attention, type(model).__name__)
             attribution = reading.attribution(self.explanation, read=read, graph=graph)
-        weight = _weights(attribution, self._nodes(index, kwargs.get("batch")))
-        mask = weight.weights_at(edge_index.to(weight.edge_index.device), default=0.0)[:, 0]
-        return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask.to(x.dtype).to(x.device))
+        weight = _weights(attribution, self._nodes(index, batch))
+        return weight.weights_at(edges.to(weight.edge_index.device), default=0.0)[:, 0].to(edges.device)
+
+    def _typed(self, x: dict[str, Tensor], edge_index: dict[Any, Tensor], rows: int) -> HeteroData:
+        """Return the typed graph, with the type that the model answers for."""
+        data = HeteroData()
+        for name, features in x.items():
+            data[name].x = features
+        for relation, edges in edge_index.items():
+            data[relation].edge_index = edges
+        fitting = [name for name, features in x.items() if len(features) == rows]
+        if self.answer is None and len(fitting) != 1:
+            raise SettingError(
+                f"the model answers for {rows} nodes, and the types {fitting or list(x)} do not say which; name "
+                "the type: AttentionExplainer(answer=...)"
+            )
+        data.answer = self.answer or fitting[0]
+        return data
 
     def _nodes(self, index: Any, batch: Tensor | None) -> Any:
         """Return the nodes to explain: `index`, or the nodes of these graphs if the model classifies graphs."""

@@ -136,13 +136,13 @@ def require(data: Data, name: str) -> Tensor:
     return value
 
 
-def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
+def add_nodes(data: Data, x: Tensor, edge_index: Tensor, **given: Tensor) -> Data:
     """Return the graph with the rows of `x` as additional nodes and `edge_index` as additional edges.
 
     New nodes are numbered from `data.num_nodes`. All other attributes of nodes and edges are padded: floats with 0,
     masks with False, labels and ids (`y`, `n_id`, `e_id`) with -1, other integers (types, relations) with their most
-    frequent value. In a batch, a new node belongs to the graph that it is linked to. Gradients reach `x`, also if
-    `data.x` is sparse.
+    frequent value; `given` holds other values for the new rows of attributes, by name. In a batch, a new node belongs
+    to the graph that it is linked to. Gradients reach `x`, also if `data.x` is sparse.
 
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([4, 5]))
     >>> more = add_nodes(data, torch.ones(1, 1), torch.tensor([[2], [0]]))
@@ -150,8 +150,14 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     (3, [[0, 2], [1, 0]], [4, 5, -1])
     """
     old, edges, more, items = require(data, "x"), require(data, "edge_index"), copied(data), items_of(data)
+    if items.typed is not None and not {"node_type", "edge_type"} <= given.keys():
+        raise DataError(
+            "nodes and links that are added to a typed graph need types; attack typed graphs with fgai.TypedInjection()"
+        )
     for name, value in data.to_dict().items():
-        if name not in CONCATENATED and isinstance(value, Tensor) and not _belongs_to_items(data, name, items):
+        if name in given:
+            more[name] = torch.cat([value, given[name].to(value)])
+        elif name not in CONCATENATED and isinstance(value, Tensor) and not _belongs_to_items(data, name, items):
             if data.is_node_attr(name):
                 more[name] = _pad(name, value, x.size(0))
             elif data.is_edge_attr(name):
@@ -168,10 +174,10 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor) -> Data:
     return follow_edges(more, data)
 
 
-def add_edges(data: Data, edge_index: Tensor) -> Data:
+def add_edges(data: Data, edge_index: Tensor, **given: Tensor) -> Data:
     """Return the graph with `edge_index` as additional edges. `add_nodes` defines how their attributes are padded."""
     x = require(data, "x")
-    return add_nodes(data, torch.zeros(0, x.size(1), dtype=x.dtype, device=x.device), edge_index)
+    return add_nodes(data, torch.zeros(0, x.size(1), dtype=x.dtype, device=x.device), edge_index, **given)
 
 
 def delete_edges(data: Data, gone: Tensor) -> Data:
@@ -254,7 +260,7 @@ def _belongs_to_items(data: Data, name: str, items: Items) -> bool:
     if name in ("edge_label", "edge_label_index", "ptr"):
         return True
     per_row = name == "y" or name.endswith("_mask")
-    return per_row and items.kind != "nodes" and data[name].size(0) == items.count
+    return per_row and (items.kind != "nodes" or items.typed is not None) and data[name].size(0) == items.count
 
 
 def _pad(name: str, value: Tensor, rows: int) -> Tensor:

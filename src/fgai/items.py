@@ -1,5 +1,7 @@
 """Items: what a model answers for, one row of logits each. Nodes, pairs of nodes, or the graphs of a batch.
 
+Of a typed graph (`fgai.typed`), the items are the nodes of the answer's type, which come first.
+
 A batch of graphs is a PyG `Batch`, or a `Data` with `batch` [N], the graph of each node. Its graphs have no edge in
 common, so one pass computes them all. Added nodes come last; `sort_by_graph` moves them to their graph for the model.
 """
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from fgai.adjacency import adjacencies_of
 from fgai.cache import TensorCache
@@ -35,6 +37,7 @@ class Items:
     kind: Kind
     count: int
     batch: Tensor | None = None  # [N], the graph of each node, if the items are graphs
+    typed: Any = None  # the `fgai.typed.Schema` of a typed graph
 
     def __repr__(self) -> str:
         return f"Items({self.kind!r}, {self.count})"
@@ -57,6 +60,8 @@ def items_of(data: Data, rows: int | None = None) -> Items:
     >>> items_of(two), items_of(two, rows=5)
     (Items('graphs', 2), Items('nodes', 5))
     """
+    if "typed" in data:
+        return Items("nodes", data["typed"].num_answers, typed=data["typed"])
     pairs, x, batch = data.get("edge_label_index"), data.get("x"), data.get("batch")
     if isinstance(pairs, Tensor):
         return Items("pairs", pairs.size(1))
@@ -147,16 +152,29 @@ def select_graphs(data: Data, mask: Tensor) -> Data:
 
 
 def refuse_graphs(data: Data, what: str, remedy: str, most: int = 0) -> None:
-    """Raise `DataError` if the items are more than `most` graphs, for functions that serve only nodes and pairs.
+    """Raise `DataError` if the items are more than `most` graphs, or the nodes are typed.
+
+    It is for functions that serve only nodes and pairs of a homogeneous graph.
 
     >>> refuse_graphs(Data(x=torch.ones(2, 1), batch=torch.tensor([0, 0]), num_graphs=1), "This proof", "use audit")
     Traceback (most recent call last):
     fgai.errors.DataError: This proof is for models that answer for nodes, and this is a batch of 1 graphs; use audit
     """
+    refuse_typed(data, what)
     items = items_of(data)
     if items.kind == "graphs" and items.count > most:
         raise DataError(
             f"{what} is for models that answer for nodes, and this is a batch of {items.count} graphs; {remedy}"
+        )
+
+
+def refuse_typed(data: Any, what: str) -> None:
+    """Raise `DataError` if the graph has several types of nodes, as a `HeteroData` or joined into one graph."""
+    if isinstance(data, HeteroData) or (isinstance(data, Data) and "typed" in data):
+        types = data.node_types if isinstance(data, HeteroData) else data["typed"].node_types
+        raise DataError(
+            f"{what} is for graphs with one type of nodes, and this one has {list(types)}; the page on typed graphs "
+            "lists what works for them"
         )
 
 

@@ -20,12 +20,14 @@ from fgai.attention import Attention, explaining_sites
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
-from fgai.items import Items, by_id, graph_of_nodes, items_of, sort_by_graph
+from fgai.items import Items, graph_of_nodes, items_of
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
 from fgai.printing import short_repr
 from fgai.recording import NOTHING, Deltas, Edit
+from fgai.relations import model_input
 from fgai.tap import Tap
+from fgai.typed import has_answer, join
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,7 @@ class Reading:
         Args:
             node: The node.
             explanation: Name of the explanation, see `attribution`.
-            read: The reader of the model, for `leave-one-out`.
-            graph: The graph of this reading, for `leave-one-out`.
+            read: The reader of the model, for `leave-one-out`; `graph` the graph of this reading.
 
         Returns:
             The edges, largest weight first.
@@ -106,13 +107,13 @@ class Reading:
         >>> read(GATConv(2, 2), path).explain(1).top(1)
         [Edge(source=0, target=1, weight=0.5, hop=1)]
         """
-        return explain_node(self.attribution(explanation, read=read, graph=graph), node)
+        weights = self.attribution(explanation, read=read, graph=graph)
+        return explain_node(weights, node, None if self.items is None else self.items.typed)
 
     def top(self, node: int, k: int = 5, explanation: str | Explanation = "tree") -> list[Edge]:
         """Return the k edges with the largest weights for one node, see `explain`.
 
-        >>> edges = torch.tensor([[0, 1], [1, 1]])
-        >>> attention = Attention(torch.tensor([[0.7], [0.3]]), edges, num_targets=2)
+        >>> attention = Attention(torch.tensor([[0.7], [0.3]]), torch.tensor([[0, 1], [1, 1]]), num_targets=2)
         >>> Reading(torch.zeros(2, 2), {"conv": attention}).top(1, k=1)[0].source
         0
         """
@@ -175,15 +176,14 @@ class Reader:
         Raises:
             CallError: The model cannot be called on the graph, or does not return a tensor.
         """
-        ordered, ids = sort_by_graph(graph)
-        batch = graph_of_nodes(ordered) if isinstance(graph, Data) else None
-        with self._context(ordered), self._tap.open(weight_delta, score_delta, edit, batch) as recording:
-            logits = self._call(ordered)
-        attention = recording.attention
-        if ids is not None:
-            attention = {site: a.with_ids(ids) for site, a in attention.items()}
+        edits = weight_delta, score_delta, edit
+        given = model_input(graph, perturbed=bool(weight_delta or score_delta))
+        batch = graph_of_nodes(given.graph) if isinstance(given.graph, Data) else None
+        with self._context(given.graph), given.watched(self.model), self._tap.open(*edits, batch) as recording:
+            logits = self._call(given.graph)
         items = items_of(graph, len(logits)) if isinstance(graph, Data) else None
-        return Reading(by_id(logits, ids), attention, unread=(*self.unread, *recording.lost), items=items)
+        unread = (*self.unread, *recording.lost)
+        return Reading(given.logits(logits), given.attention(recording.attention), unread=unread, items=items)
 
     def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
         """Read the clean graph without gradients, and check the logits and the attention.
@@ -204,9 +204,9 @@ class Reader:
 
     def logits(self, graph: Graph) -> Tensor:
         """Return the logits only, without opening the tap."""
-        ordered, ids = sort_by_graph(graph)
-        with self._context(ordered):
-            return by_id(self._call(ordered), ids)
+        given = model_input(graph)
+        with self._context(given.graph):
+            return given.logits(self._call(given.graph))
 
     def _call(self, graph: Graph) -> Tensor:
         return call_model(self.model, graph, self.call)
@@ -317,4 +317,4 @@ def read(model: nn.Module, graph: Graph, call: Call | None = None) -> Reading:
     """
     check_graph(graph)
     with open_reader(model, call) as reader:
-        return reader.checked(graph, check_rows=False)
+        return reader.checked(join(graph) if has_answer(graph) else graph, check_rows=False)

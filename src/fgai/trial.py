@@ -87,7 +87,8 @@ class Trial:
         if self.layers is not None:
             return self.layers[1]
         attribution = self.attribution
-        return Attention(attribution.total()[:, None], attribution.edge_index, attribution.num_nodes)
+        targets = max(layer.num_targets for layer in attribution.layers)
+        return Attention(attribution.total()[:, None], attribution.edge_index, targets)
 
     @cached_property
     def curves(self) -> dict[First, list[float]]:

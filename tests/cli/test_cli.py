@@ -439,6 +439,7 @@ def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
     small = {
         "node-injection": ["nodes=2", "edges=4", "steps=1"],
         "graph-injection": ["nodes=2", "edges=4", "steps=1", "features=l2"],
+        "typed-injection": ["nodes=2", "edges=4", "steps=1"],
         "attack-ensemble": ["nodes=2", "edges=4,5", "schedules=[[1, 0.1]]"],
         "edge-rewiring": ["added=2", "dropped=2", "greedy=false"],
         "attention-ball": ["steps=1", "norm=l2"],

@@ -22,6 +22,7 @@ from fgai.adversaries import (
     GraphInjection,
     NodeInjection,
     SingleTarget,
+    TypedInjection,
     WorstOf,
 )
 from fgai.errors import FGAIError
@@ -40,6 +41,7 @@ INSTANCES = {
         *(NodeInjection(2, 3, steps=2, box=None, features=features) for features in ("l1", "l2", "realistic")),
     ),
     "graph-injection": (GraphInjection(steps=2), GraphInjection(3, 1, steps=2, features="l2")),
+    "typed-injection": (TypedInjection(2, 3, steps=2),),
     "edge-rewiring": (
         EdgeRewiring(4, 3, rounds=2, pool=60, seed=2),
         EdgeRewiring(3, 0, rounds=1, pool=60),
@@ -156,6 +158,7 @@ def assert_feature_ball(adversary, now):
 BUDGETS = {
     "node-injection": (assert_injection, {"x", "added"}),
     "graph-injection": (assert_injection, {"x", "added"}),
+    "typed-injection": (assert_injection, {"x", "added"}),
     "edge-rewiring": (lambda a, now: assert_links(now, a.added, a.dropped), {"added", "dropped"}),
     "attention-ball": (assert_attention_ball, set(PLUS)),
     "feature-ball": (assert_feature_ball, {"x_delta"}),

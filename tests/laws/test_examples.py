@@ -14,6 +14,7 @@ import fgai
 from fgai.adversaries import GAINS, Threat
 from fgai.datasets.catalogue import PyGSource
 from fgai.datasets.graphs import GraphSource
+from fgai.datasets.typed import TypedSource
 from fgai.metrics import Metric
 from fgai.registry import Registry
 from fgai.trial import Trial
@@ -61,9 +62,9 @@ def drawn(figure: Callable[[Path, str, str], Any]) -> None:
     assert figure(ROOT / "results", "", "gat").axes
 
 
-def described(source: PyGSource | GraphSource) -> None:
+def described(source: PyGSource | GraphSource | TypedSource) -> None:
     """Its files are read by the tests of datasets; here they only have to be named."""
-    assert callable(source.reader) and source.folder and (source.part or isinstance(source, GraphSource))
+    assert callable(source.reader) and source.folder and (not isinstance(source, PyGSource) or source.part)
 
 
 def threatened(threat: Threat) -> None:
@@ -89,7 +90,7 @@ def lacks_example(kind: str, entry: Any) -> bool:
     own = examples(entry)
     if own:
         return all(map(skipped, own)) and "MissingExtraError" not in inspect.getsource(entry)
-    return kind not in GENERIC or (kind == "dataset" and not isinstance(entry, PyGSource | GraphSource))
+    return kind not in GENERIC or (kind == "dataset" and not isinstance(entry, PyGSource | GraphSource | TypedSource))
 
 
 def test_the_registries_are_found():

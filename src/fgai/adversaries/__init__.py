@@ -8,7 +8,7 @@ from fgai.adversaries.chosen import ChosenInjection, WorstOf
 from fgai.adversaries.ensemble import AttackEnsemble
 from fgai.adversaries.features import FEATURES
 from fgai.adversaries.gains import GAINS
-from fgai.adversaries.injection import GraphInjection, NodeInjection, default_injection
+from fgai.adversaries.injection import GraphInjection, NodeInjection, TypedInjection, default_injection
 from fgai.adversaries.links import LINKS
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.rewiring import EdgeRewiring
@@ -37,6 +37,7 @@ __all__ = [
     "Perturbation",
     "SingleTarget",
     "Threat",
+    "TypedInjection",
     "WithinBudget",
     "WorstOf",
     "as_threat",

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch.nn.functional import pad
+from torch_geometric.data import Data, HeteroData
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
 from fgai.adversaries.features import FEATURES, FeatureBox
 from fgai.adversaries.links import LINKS, PER_GRAPH, LinkBudget, links_per_graph
-from fgai.adversaries.perturbation import AttackResult, Perturbation, undirected
+from fgai.adversaries.perturbation import TYPES, AttackResult, Perturbation, undirected
+from fgai.adversaries.typed import NewNodes
 from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, replace_rows, require
 from fgai.items import has_graphs, items_of, num_graphs
 from fgai.reading import Reader, Reading
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
+from fgai.typed import EdgeType, is_typed
 
 
 @dataclass(frozen=True)
@@ -30,22 +33,33 @@ class InjectionSite:
     links: Tensor  # [2, 2L], both directions
     augmented: Data  # the injected nodes have zero features
     box: FeatureBox
+    types: Mapping[str, Tensor] = field(default_factory=dict)  # of the injected nodes and links, in a typed graph
 
     @classmethod
-    def of(cls, graph: Data, pairs: Tensor, box: FeatureBox) -> InjectionSite:
+    def of(cls, graph: Data, pairs: Tensor, box: FeatureBox, new: NewNodes | None = None) -> InjectionSite:
         """Return the site of these links: injected nodes above the nodes that they are linked to, [2, L]."""
-        nodes, links = int(pairs.max()) + 1 - int(graph.num_nodes or 0), undirected(pairs)
-        return cls(nodes, links, add_nodes(graph, box.low.new_zeros(nodes, box.low.numel()), links), box)
+        nodes, links, types = int(pairs.max()) + 1 - int(graph.num_nodes or 0), undirected(pairs), {}
+        if new is not None:
+            links, relation = new.links(graph, pairs)
+            types = {"node_type": torch.full((nodes,), new.number()), "edge_type": relation}
+        width = require(graph, "x").size(1)
+        return cls(nodes, links, add_nodes(graph, box.low.new_zeros(nodes, width), links, **types), box, types)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return the features of the injected nodes, as wide as those of the graph."""
+        rows, width = self.box.rows(x), require(self.augmented, "x").size(1)
+        return rows if rows.size(1) == width else pad(rows, (0, width - rows.size(1)))
 
     def graph(self, x: Tensor) -> Data:
         """Return the graph with these features of the injected nodes."""
         graph = copy.copy(self.augmented)
-        graph.x = replace_rows(require(self.augmented, "x"), self.box.rows(x))
+        graph.x = replace_rows(require(self.augmented, "x"), self.rows(x))
         return graph
 
     def change(self, x: Tensor) -> Perturbation:
         """Return the perturbation of the original graph."""
-        return Perturbation(self.box.rows(x), self.links)
+        node_type, edge_type = (self.types.get(name) for name in TYPES)
+        return Perturbation(self.rows(x), self.links, node_type=node_type, edge_type=edge_type)
 
     def read(self, read: Reader, x: Tensor) -> AttackResult:
         """Read the model on the graph with these features of the injected nodes."""
@@ -126,8 +140,13 @@ class NodeInjection:
 
     def place(self, graph: Data, clean: Reading | None = None) -> InjectionSite:
         """Link the injected nodes to the graph; their features are set later. `clean` has the margins of the nodes."""
-        pairs, box = self._pairs(graph, clean), FEATURES[self.features](graph, self.box)
-        return InjectionSite.of(graph, pairs, box)
+        new = self._new_nodes(graph) if is_typed(graph) else None
+        box = FEATURES[self.features](graph if new is None else new.features(graph), self.box)
+        return InjectionSite.of(graph, self._pairs(graph, clean, new), box, new)
+
+    def _new_nodes(self, graph: Data) -> NewNodes:
+        """Return the type and the relations of the injected nodes in a typed graph."""
+        return NewNodes.of(graph)
 
     def start(self, site: InjectionSite) -> Tensor:
         """Return random features near the middle of the box, the same ones in each graph of a batch; [M, F]."""
@@ -150,10 +169,12 @@ class NodeInjection:
                 x = site.box.ascend(x, slope, self.step)
         return x
 
-    def _pairs(self, graph: Data, clean: Reading | None) -> Tensor:
+    def _pairs(self, graph: Data, clean: Reading | None, new: NewNodes | None) -> Tensor:
         """Return the links, injected nodes above the nodes that they are linked to; [2, L]."""
         size = int(graph.num_nodes or 0)
         allowed = resolve_targets(self.targets, size)
+        if new is not None and self.targets is None:
+            allowed = new.targets(graph)
         if has_graphs(graph) and (num_graphs(graph) > 1 or self.links in PER_GRAPH):
             return links_per_graph(graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), self.links)
         if self.edges > len(allowed):
@@ -162,16 +183,20 @@ class NodeInjection:
                 "give no more links than there are targets"
             )
         chosen = LINKS[self.links](graph, LinkBudget(self.nodes, self.edges, allowed, self.seed), clean)
-        new = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
-        return torch.stack([new, chosen.flatten()])
+        numbers = torch.arange(size, size + self.nodes).repeat_interleave(self.edges)
+        return torch.stack([numbers, chosen.flatten()])
 
 
-def default_injection(data: Data | None = None) -> str:
+def default_injection(data: Data | HeteroData | None = None) -> str:
     """Return the name of the injection for a graph: `graph-injection` if a model answers for the graphs of a batch.
+
+    For a typed graph it is `typed-injection`.
 
     >>> default_injection(), default_injection(Data(x=torch.ones(2, 1), batch=torch.zeros(2).long(), num_graphs=1))
     ('node-injection', 'graph-injection')
     """
+    if isinstance(data, HeteroData) or is_typed(data):
+        return "typed-injection"
     return "graph-injection" if data is not None and items_of(data).kind == "graphs" else "node-injection"
 
 
@@ -198,3 +223,56 @@ class GraphInjection(NodeInjection):
     step: float = 0.5
     box: tuple[float, float] | None = None
     features: str = "realistic"
+
+
+@ADVERSARIES.register("typed-injection")
+@dataclass(frozen=True)
+class TypedInjection(NodeInjection):
+    """The node injection for a typed graph: new nodes of one type, linked along chosen relations.
+
+    The injected features are in the range of the features of their type. `NodeInjection` attacks typed graphs too, with
+    the default type, relations and its own box.
+
+    Args:
+        nodes: Injected nodes.
+        edges: Links of each injected node; in each direction for which there is a relation.
+        node_type: Type of the injected nodes; by default the first other type with a relation to the answer's type.
+        relations: Relations of the links, as triples; by default all. If several lead from one type to another, links
+            take turns.
+
+    >>> from fgai.typed import join
+    >>> data = HeteroData(a={"x": torch.ones(3, 4), "y": torch.tensor([0, 1, 1])}, b={"x": torch.ones(3, 4)})
+    >>> data["b", "to", "a"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    >>> site = TypedInjection(nodes=1, edges=2).place(join(data))
+    >>> site.links[0].tolist()  # node 6 is of type b, and the only relation leads from b to a
+    [6, 6]
+    """
+
+    box: tuple[float, float] | None = None
+    node_type: str | None = None
+    relations: tuple[EdgeType, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = () if self.relations is None else self.relations
+        triples = isinstance(given, tuple | list) and all(
+            isinstance(one, tuple | list) and len(one) == 3 and all(isinstance(part, str) for part in one)
+            for one in given
+        )
+        if not triples or not isinstance(self.node_type, str | None):
+            raise SettingError(
+                f"node_type={self.node_type!r:.60}, relations={self.relations!r:.60}; give the name of a node type, "
+                "and triples (source, relation, target) of names"
+            )
+
+    def _new_nodes(self, graph: Data) -> NewNodes:
+        return NewNodes.of(graph, self.node_type, self.relations)
+
+    def place(self, graph: Data, clean: Reading | None = None) -> InjectionSite:
+        """Link the injected nodes to the graph; see `NodeInjection.place`."""
+        if not is_typed(graph) and (self.node_type or self.relations):
+            raise SettingError(
+                f"node_type={self.node_type!r}, relations={self.relations!r}, and this graph has one type; leave them "
+                "out, or attack a HeteroData"
+            )
+        return super().place(graph, clean)

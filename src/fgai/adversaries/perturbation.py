@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.adversaries.typed import added_types
 from fgai.checks import describe_tensor
 from fgai.errors import DataError
 from fgai.files import atomic_write
@@ -24,6 +25,8 @@ from fgai.reading import Reader, Reading
 
 FILE_REMEDY = "write the file with Perturbation.save"
 GRAPH_REMEDY = "apply it to the graph that it was made for"
+TYPES = ("node_type", "edge_type")
+PARTS = ("x", "added", "dropped", "x_delta", *TYPES)
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
 
 
@@ -38,6 +41,8 @@ class Perturbation:
         x_delta: Added to `data.x`, with its shape; to its stored values if it is sparse.
         weight_delta: Added to attention weights, by name of the layer, [E, H].
         score_delta: Added to attention scores before the softmax, by name of the layer, [E, H].
+        node_type: In a typed graph, the types of the injected nodes, [M].
+        edge_type: In a typed graph, the relations of the new edges, [A].
 
     >>> change = Perturbation(x=torch.ones(1, 1), added=torch.tensor([[2, 0], [0, 2]]))
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]))
@@ -51,6 +56,8 @@ class Perturbation:
     x_delta: Tensor | None = None
     weight_delta: Mapping[str, Tensor] = field(default_factory=dict)
     score_delta: Mapping[str, Tensor] = field(default_factory=dict)
+    node_type: Tensor | None = None
+    edge_type: Tensor | None = None
 
     __repr__ = short_repr
 
@@ -60,6 +67,12 @@ class Perturbation:
                 raise DataError(f"`{name}` is {describe_tensor(ends)}; give integers [2, E], sources above targets")
         if self.x is not None and self.x.dim() != 2:
             raise DataError(f"`x` is {describe_tensor(self.x)}; give a row of features for each injected node")
+        for name, part, size in (
+            ("node_type", self.node_type, 0 if self.x is None else len(self.x)),
+            ("edge_type", self.edge_type, self.added.size(1)),
+        ):
+            if part is not None and (part.dtype != torch.long or part.shape != (size,)):
+                raise DataError(f"`{name}` is {describe_tensor(part)}; give an integer for each of the {size} new ones")
 
     def apply(self, data: Data) -> Data:
         """Return the perturbed graph, on the device of `data`.
@@ -80,9 +93,13 @@ class Perturbation:
         if self.dropped.size(1):
             edges = require(data, "edge_index")
             data = delete_edges(data, locate(edges, self.dropped.to(device)) >= 0)
+        if self.x is None and not self.added.size(1):
+            return data
+        new = 0 if self.x is None else len(self.x)
+        types = added_types(data, new, self.added, self.node_type, self.edge_type)
         if self.x is not None:
-            return add_nodes(data, self.x.to(device), self.added)
-        return add_edges(data, self.added) if self.added.size(1) else data
+            return add_nodes(data, self.x.to(device), self.added, **types)
+        return add_edges(data, self.added, **types)
 
     def _require_fit(self, data: Data) -> None:
         """Raise if the graph has features of another shape, or too few nodes."""
@@ -123,7 +140,7 @@ class Perturbation:
 
     def save(self, path: str | Path, **about: Any) -> None:
         """Write to a safetensors file; `about` are more entries of its header, as JSON values."""
-        parts = {name: getattr(self, name) for name in ("x", "added", "dropped", "x_delta")}
+        parts = {name: getattr(self, name) for name in PARTS}
         tensors = {name: part.detach().clone().contiguous() for name, part in parts.items() if part is not None}
         for name in ("weight_delta", "score_delta"):
             tensors |= {f"{name}/{site}": delta.detach().contiguous() for site, delta in getattr(self, name).items()}
@@ -149,7 +166,9 @@ class Perturbation:
         _check_values(path, x, [x_delta, *(part for kind in deltas.values() for part in kind.values())])
         for name in ("added", "dropped"):
             _check_edges(path, tensors[name])
-        return cls(x, tensors["added"], tensors["dropped"], x_delta, deltas["weight_delta"], deltas["score_delta"])
+        types = [tensors.get(name) for name in TYPES]
+        weight_delta, score_delta = deltas["weight_delta"], deltas["score_delta"]
+        return cls(x, tensors["added"], tensors["dropped"], x_delta, weight_delta, score_delta, *types)
 
 
 def _check_values(path: str | Path, x: Tensor | None, deltas: list[Tensor | None]) -> None:

@@ -30,6 +30,7 @@ from fgai.progress import progress
 from fgai.reading import open_reader
 from fgai.settings import check_whole
 from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
+from fgai.typed import is_typed
 from fgai.versions import versions
 
 NAME_LENGTH = 200  # characters of a name in a report
@@ -139,6 +140,7 @@ def audit(
         notes=_notes(clean, tested, threat),
         versions=versions(),
         class_names=class_names,
+        types=_types(trials, views),
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
 
@@ -173,7 +175,7 @@ def _faithfulness(model: nn.Module, clean: Trial, sample: int, call: Call | None
     """The test of faithfulness on the clean graph; None if the model predicts for pairs, or attends over all nodes."""
     if clean.attribution.over != "edges":
         return None
-    if items_of(clean.graph).kind != "graphs" and len(clean.clean.logits) != int(clean.graph.num_nodes or 0):
+    if items_of(clean.graph).kind == "pairs":
         return None
     return measure_faithfulness(model, clean.graph, clean.explanation, nodes=sample, call=call)
 
@@ -244,6 +246,16 @@ def _names(data: Data, views: tuple[Neighbourhood, ...]) -> dict[str, str]:
     names = data.get("names")
     nodes = sorted({node for view in views for node in (view.node, *view.neighbours)})
     return {} if names is None else {str(node): str(names[node])[:NAME_LENGTH] for node in nodes if node < len(names)}
+
+
+def _types(trials: list[Trial], views: tuple[Neighbourhood, ...]) -> dict[str, str]:
+    """The types of the nodes in the views, if the graph is typed; injected nodes have the type of the attack."""
+    graphs = [trial.graph for trial in trials if is_typed(trial.graph)]
+    if not graphs:
+        return {}
+    kinds = max((graph["node_type"] for graph in graphs), key=len).tolist()
+    nodes = sorted({node for view in views for node in (view.node, *view.neighbours)})
+    return {str(node): graphs[0]["typed"].node_types[kinds[node]] for node in nodes if node < len(kinds)}
 
 
 def _class_names(data: Data) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ class AuditReport:
         curves: Deletion curves.
         moved: The nodes whose explanation changed most.
         views: Neighbourhoods of these nodes and of the requested ones.
-        names: Names of the nodes in `views`, if the graph has names.
+        names: Names of the nodes in `views`, if the graph has names; `types` their types, if it is typed.
         faithfulness: The test of faithfulness; None if the model predicts for pairs of nodes.
         grades: Used, faithful, stable, each with its reason, and a summary line.
         notes: What the explanation omits, and what was not tested.
@@ -139,6 +139,7 @@ class AuditReport:
     versions: Mapping[str, str]
     guaranteed: Mapping[str, float] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
 
     def worst(self, count: int = 10) -> tuple[NodeShift, ...]:
         """The nodes whose explanation changed most."""

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from fgai.errors import DataError
 from fgai.graph import require, with_values
-from fgai.items import items_of
+from fgai.items import items_of, refuse_typed
 from fgai.kernels import fast_dropout
 from fgai.registry import Registry
 from fgai.seeding import seeded
@@ -46,6 +46,7 @@ def build(name: str, data: Data, *, seed: int = 0) -> nn.Module:
     >>> build("gat", data).conv2.out_channels
     3
     """
+    refuse_typed(data, f"Backbone {name}")
     shape = shape_for(data)
     predicted, labelled = getattr(BACKBONES[name], "items", "nodes"), items_of(data).kind
     if predicted != labelled:

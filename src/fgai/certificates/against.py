@@ -29,6 +29,7 @@ from fgai.graph import degree, delete_edges, require
 from fgai.items import refuse_graphs
 from fgai.reading import open_reader, read
 from fgai.settings import check_whole
+from fgai.typed import is_typed
 
 
 def prove(model: nn.Module, data: Data, against: PerturbationSet, k: float, call: Call | None) -> Proof:
@@ -40,7 +41,9 @@ def prove(model: nn.Module, data: Data, against: PerturbationSet, k: float, call
         raise SettingError(f"{against!r} is no perturbation set; give one of {[kind.__name__ for kind in _PROVE]}")
     check_whole(1, k=k)
     data = one_graph(data, masks=("test_mask",))
-    refuse_graphs(data, "A proof about the graph", "audit the model instead: fgai.audit(model, data)")
+    if not (is_typed(data) and isinstance(model, Voted)):
+        what = "A proof without votes, fgai.Voted(model)," if is_typed(data) else "A proof about the graph"
+        refuse_graphs(data, what, "audit the model instead: fgai.audit(model, data)")
     provers = _VOTES if isinstance(model, Voted) else _PROVE
     try:
         proof = provers[type(against)](model, data, against, int(k), call)

@@ -28,6 +28,7 @@ from fgai.devices import to_double
 from fgai.divergence import tvd
 from fgai.errors import DataError
 from fgai.files import jsonable
+from fgai.items import refuse_typed
 from fgai.metrics import top_overlap
 from fgai.printing import short_repr
 from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
@@ -206,6 +207,7 @@ def attention_certificate(
     check_top(k)
     ball = AttentionBall(radius, norm, steps=steps)  # checks its settings
     data = one_graph(data, edges=False)
+    refuse_typed(data, "`certify`")
     with open_reader(model, call) as reader:
         clean = reader.checked(data)
         bound = prediction_bound(reader, data, norm)

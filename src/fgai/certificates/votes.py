@@ -32,17 +32,21 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from fgai.adversaries.typed import separate_pairs
 from fgai.calling import Call, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require
 from fgai.printing import short_repr
 from fgai.settings import check_whole
+from fgai.typed import is_typed
 
 ROUNDING = 1e-5  # relative to the largest logit of an item
 MAX_GROUPS = 1_000  # each is a pass over all nodes
 KEY = 0x66676169  # any number; the statement holds for each
-KNOWN_INPUTS = ("x", "edge_index", "edge_attr", "edge_weight", "edge_type", "edge_label_index", "n_id")
+KNOWN_INPUTS = (
+    "x", "edge_index", "edge_attr", "edge_weight", "edge_type", "node_type", "names", "edge_label_index", "n_id"
+)  # fmt: skip
 
 
 def link_groups(edge_index: Tensor, groups: int, key: int = KEY) -> Tensor:
@@ -214,15 +218,19 @@ class Voted(nn.Module):
 def is_local(voted: Voted, data: Data, call: Call | None = None) -> bool:
     """Return whether the logits are the same after two nodes are added that are linked to each other only.
 
-    It is False for models with a norm over all nodes. This is a test on one example, and not a proof.
+    Of a typed graph, two nodes for each relation. It is False for models with a norm over all nodes. This is a test on
+    one example, and not a proof.
     """
     x = require(data, "x")
     low, high = (float(end) for end in (x.to_dense().aminmax() if x.is_sparse else x.aminmax()))
     far = torch.tensor([[low - 1.0], [high + 1.0]], dtype=x.dtype, device=x.device).expand(2, x.size(1))
-    new = torch.tensor([[0, 1], [1, 0]], device=x.device) + x.size(0)
+    new, types = torch.tensor([[0, 1], [1, 0]], device=x.device) + x.size(0), {}
+    if is_typed(data):
+        new, types = separate_pairs(data)
+        far = far.repeat(len(types["node_type"]) // 2, 1)
     part = next(voted.graphs(data))
     before = class_logits(voted.model, part, call)
-    after = class_logits(voted.model, add_nodes(part, far, new), call)[: len(before)]
+    after = class_logits(voted.model, add_nodes(part, far, new, **types), call)[: len(before)]
     return bool((before - after).abs().max() <= 1e-4 * before.abs().max().clamp(min=1e-30))
 
 

@@ -38,7 +38,8 @@ AdversaryName = Annotated[
     str,
     typer.Option(
         "--adversary",
-        help="An adversary of `fgai ls adversaries`. Default: node-injection; for graphs, graph-injection.",
+        help="An adversary of `fgai ls adversaries`. Default: node-injection; for graphs, graph-injection; for a "
+        "HeteroData, typed-injection.",
     ),
 ]
 ThreatName = Annotated[

@@ -150,7 +150,8 @@ def load(name: str, *, seed: int = 0, root: str | Path | None = None) -> Data:
 
     The split is that of the paper: 10 / 10 / 80 % of the nodes at random; ogbn-arxiv keeps OGB's split. Of links, 5 %
     are for validation and 10 % for test, and labels and masks are of node pairs (`datasets.split.split_links`). Graphs
-    (`mutag`, `mutagenicity`, `benzene`, `ba-2motifs`) are one PyG `Batch` with a split of 70 / 10 / 20 %.
+    (`mutag`, `mutagenicity`, `benzene`, `ba-2motifs`) are one PyG `Batch` with a split of 70 / 10 / 20 %. `imdb` is a
+    `HeteroData` with its own split.
 
     Args:
         name: One of `DATASETS`.

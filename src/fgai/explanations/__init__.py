@@ -4,7 +4,7 @@ from fgai.explanations.attribution import Attribution, EdgeWeights, attribution
 from fgai.explanations.catalogue import EXPLANATIONS, Explanation, one_layer, resolve
 from fgai.explanations.compare import Difference, compare_nodes
 from fgai.explanations.leave_one_out import class_logits, edge_margins, value_vectors
-from fgai.explanations.node import AttentionExplanation, Edge, NodeExplanation, explain_node
+from fgai.explanations.node import AttentionExplanation, Edge, NodeExplanation, explain_node, hetero_explanation
 
 __all__ = [
     "EXPLANATIONS",
@@ -20,6 +20,7 @@ __all__ = [
     "compare_nodes",
     "edge_margins",
     "explain_node",
+    "hetero_explanation",
     "one_layer",
     "resolve",
     "value_vectors",

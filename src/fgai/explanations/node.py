@@ -8,15 +8,39 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.explain import Explanation as PyGExplanation
+from torch_geometric.explain import HeteroExplanation
 
+from fgai.errors import DataError
 from fgai.explanations.attribution import Attribution
 from fgai.files import pandas_table
 from fgai.graph import locate, require
 from fgai.settings import check_whole
+from fgai.typed import Schema, join
 
 SHOWN = 5  # edges that are printed
+
+
+def hetero_explanation(data: HeteroData, mask: Tensor, **about: Any) -> HeteroExplanation:
+    """Return a PyG explanation of a typed graph.
+
+    Args:
+        data: The graph.
+        mask: The weights of its edges, relation by relation in the order of `data.edge_types`, [E].
+        **about: More attributes, such as `index`.
+    """
+    explanation, start = HeteroExplanation(), 0
+    for name in data.node_types:
+        explanation[name].x = data[name].x
+    for relation in data.edge_types:
+        edges = data[relation].edge_index
+        explanation[relation].edge_index = edges
+        explanation[relation].edge_mask = mask[start : start + edges.size(1)]
+        start += edges.size(1)
+    for name, value in about.items():
+        explanation[name] = value
+    return explanation
 
 
 class Edge(NamedTuple):
@@ -61,6 +85,7 @@ class NodeExplanation:
     weight: Tensor  # [K]
     hop: Tensor  # [K]
     notes: tuple[str, ...] = ()
+    typed: Schema | None = None  # the types of a typed graph, whose nodes have one numbering
 
     def top(self, k: int = SHOWN) -> list[Edge]:
         """Return the k edges with the largest weights."""
@@ -74,9 +99,22 @@ class NodeExplanation:
     def __repr__(self) -> str:
         distance, count = int(self.hop.max()) if len(self.hop) else 0, len(self.weight)
         edges = f"{count} edge{'s' * (count != 1)}, up to {distance} hop{'s' * (distance != 1)} away"
-        lines = [f"  {f'{e.source} -> {e.target}':<10} {e.weight:>5.3g}  hop {e.hop}" for e in self.top()]
+        name, width = (str, 10) if self.typed is None else (self.typed.name, 24)
+        ends = [f"{name(edge.source)} -> {name(edge.target)}" for edge in self.top()]
+        lines = [f"  {end:<{width}} {e.weight:>5.3g}  hop {e.hop}" for end, e in zip(ends, self.top(), strict=True)]
         more = [f"  ... {count - SHOWN} more"] if count > SHOWN else []
-        return "\n".join([f"node {self.node} by '{self.name}': {edges}", *lines, *more])
+        head = f"node {self.node}" if self.typed is None else name(self.node)
+        return "\n".join([f"{head} by '{self.name}': {edges}", *lines, *more])
+
+    def by_type(self) -> dict[tuple[str, str], float]:
+        """Return the sum of the weights by the types of the source and of the target, of a typed graph."""
+        if self.typed is None:
+            raise DataError("this graph has one type of nodes; `top` and `to_frame` list its edges")
+        sums: dict[tuple[str, str], float] = {}
+        for edge in self._edges():
+            source, target = (self.typed.name(node).rpartition(" ")[0] for node in (edge.source, edge.target))
+            sums[source, target] = sums.get((source, target), 0.0) + edge.weight
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def to_frame(self) -> Any:
         """Return a pandas table with the columns source, target, weight and hop."""
@@ -92,13 +130,17 @@ class NodeExplanation:
             graph.add_edge(edge.source, edge.target, weight=edge.weight, hop=edge.hop)
         return graph
 
-    def to_pyg(self, data: Data | None = None) -> AttentionExplanation:
+    def to_pyg(self, data: Data | HeteroData | None = None) -> AttentionExplanation | HeteroExplanation:
         """Return a PyG `Explanation`: on the edges of `data`, or only on the edges of this explanation.
+
+        Of a `HeteroData` it is a `HeteroExplanation`, with an `edge_mask` for each relation.
 
         Self-loops that a layer added are not edges of `data` and are omitted. Parallel edges have the same weight.
         """
         if data is None:
             return AttentionExplanation(edge_index=self.edge_index, edge_mask=self.weight.float(), index=self.node)
+        if isinstance(data, HeteroData):
+            return hetero_explanation(data, self.mask(require(join(data), "edge_index")), index=self.node)
         edges = require(data, "edge_index")
         return AttentionExplanation(x=data.x, edge_index=edges, edge_mask=self.mask(edges), index=self.node)
 
@@ -109,11 +151,12 @@ class NodeExplanation:
         return weight[at].float().to(edge_index.device)
 
 
-def explain_node(attribution: Attribution, node: int) -> NodeExplanation:
+def explain_node(attribution: Attribution, node: int, typed: Schema | None = None) -> NodeExplanation:
     """Return the row of one node, largest weight first; ties are ordered by hop, then target, then source."""
     check_whole(0, node=node)
     rows = attribution.of_nodes(torch.tensor([min(node, attribution.num_nodes)]))  # of_nodes checks it
     by_hop = rows.hop.argsort(stable=True)
     order = by_hop[rows.weight[by_hop].argsort(descending=True, stable=True)]
     ends = rows.edge_index[:, rows.edge[order]]
-    return NodeExplanation(node, attribution.name, ends, rows.weight[order], rows.hop[order], attribution.notes)
+    weight, hop = rows.weight[order], rows.hop[order]
+    return NodeExplanation(node, attribution.name, ends, weight, hop, attribution.notes, typed)

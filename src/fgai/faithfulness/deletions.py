@@ -21,6 +21,7 @@ from torch_geometric.data import Data
 from fgai.devices import to_double
 from fgai.explanations import class_logits
 from fgai.graph import degree, delete_edges, locate, require
+from fgai.typed import rows_of
 
 FAR = 10**6  # larger than any depth
 
@@ -115,7 +116,7 @@ def copied_logits(
     roots = _position(torch.arange(len(deletions.node), device=node.device) * size + deletions.node, known)
     with torch.no_grad():
         logits = class_logits(read(wider).logits)
-    return logits[(size + roots).to(logits.device)]
+    return logits[rows_of(wider, size + roots).to(logits.device)]
 
 
 def affected(deletions: Deletions, incoming: Incoming, depth: int, early: int = 0) -> tuple[Tensor, Tensor]:

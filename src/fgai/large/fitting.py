@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
 
+from fgai.checks import one_graph
 from fgai.devices import device_of, placed
 from fgai.distributed import world_size
 from fgai.graph import require
@@ -54,6 +55,7 @@ def fit_graph(
     >>> len(run.history)
     2
     """
+    graph = one_graph(graph) if isinstance(graph, HeteroData) else graph
     if isinstance(graph, Data) and not batch:
         return method.fit(model, placed(graph, device_of(model)), checkpoint=checkpoint)
     if isinstance(graph, Batch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 
 from fgai import distributed
@@ -85,7 +85,7 @@ class Loader(NodeLoader):
         seed: int = 0,
         workers: int = 0,
     ) -> None:
-        if isinstance(graph, Data):
+        if isinstance(graph, Data | HeteroData):
             refuse_graphs(graph, "A neighbour loader", "give torch_geometric.loader.DataLoader the graphs")
             graph = on_device(one_graph(graph), CPU)
         csc = csc_of(graph)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fgai.cache import TensorCache
 from fgai.calling import Call
 from fgai.graph import append_rows, segment_sum, split_rows, with_values
+from fgai.items import refuse_typed
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.vanilla import Vanilla
 from fgai.settings import check_choice
@@ -100,4 +101,5 @@ class LayerNorm(Method):
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a wrapped copy of `model`; see `Method.fit`."""
+        refuse_typed(data, "LayerNorm")
         return self.vanilla.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)

@@ -158,6 +158,8 @@ def content(
         ],
         "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
         "views": {name: {str(v.node): vars(v) for v in report.views} for name, report in reports.items()},
+        "types": (types := {node: kind for report in reports.values() for node, kind in report.types.items()}),
+        "kinds": list(dict.fromkeys(types.values())),
         "names": {node: name for report in reports.values() for node, name in report.names.items()},
         "provenance": _provenance(first, about or {}),
     }

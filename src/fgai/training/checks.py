@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, call_errors, eval_mode
+from fgai.calling import Call, call_errors, eval_mode, run_model
 from fgai.checks import check_finite, check_labels, check_logits, expected_rows
 from fgai.errors import CallError, NotFiniteError
 from fgai.reading import Reading
@@ -43,7 +43,7 @@ class BatchChecks:
     def _count_classes(self, model: nn.Module, batch: Batch) -> int:
         """Return the number of classes that the model outputs."""
         with eval_mode(model), torch.no_grad(), call_errors(model, batch.graph):
-            logits = self._call(model, batch.graph)
+            logits = run_model(model, batch.graph, self._call)
         if not isinstance(logits, Tensor):
             raise CallError(f"{type(model).__name__} returned {type(logits).__name__}; pick the logits with call=...")
         check_logits(logits, type(model).__name__, expected_rows(batch.graph))

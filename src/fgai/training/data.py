@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai import distributed
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, eval_mode
+from fgai.calling import Call, eval_mode, run_model
 from fgai.checks import check_finite, check_labels, one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
@@ -215,7 +215,7 @@ def validate(model: nn.Module, batches: Iterable[Batch], call: Call) -> tuple[fl
     for batch in (batch.to(device_of(model)) for batch in batches):
         mask, y = require(batch.graph, "val_mask")[: batch.seed_nodes], require(batch.graph, "y")[: batch.seed_nodes]
         with eval_mode(model), torch.no_grad():
-            logits = binary_logits(Reading(call(model, batch.graph), {}))[: batch.seed_nodes][mask]
+            logits = binary_logits(Reading(run_model(model, batch.graph, call), {}))[: batch.seed_nodes][mask]
         check_labels(y[mask], logits.size(1))
         size = int(mask.sum())
         correct += int((logits.argmax(-1) == y[mask]).sum())

@@ -1,13 +1,21 @@
 // One panel: a node's neighbourhood as a graph, drawn by Cytoscape; all panels are moved together.
 const DECADES = 3; // of attention, from the darkest line to the faintest
+const KINDS = 8; // colours of node types
 let panels = [];
+
+const kindOf = (node) => (node in shown.types ? `kind${shown.kinds.indexOf(shown.types[node]) % KINDS}` : "");
+
+function labelled(node) {
+  if (!(node in shown.types)) return String(node);
+  return injected(node) ? `new ${shown.types[node]}` : String(shown.names[node] ?? node);
+}
 
 function elements(view, after, most) {
   const links = view.links.filter((link) => link[after ? 3 : 2] !== null && link[0] !== link[1]);
   const there = new Set([view.node, ...links.flatMap((link) => link.slice(0, 2))]);
   const nodes = [...there].map((node) => ({
-    data: { id: String(node) },
-    classes: [node === view.node ? "own" : "", injected(node) ? "injected" : ""],
+    data: { id: String(node), label: labelled(node) },
+    classes: [node === view.node ? "own" : "", injected(node) ? "injected" : "", kindOf(node)],
   }));
   const edges = links.map(([source, target, before, now]) => {
     const share = Math.max(0, 1 + Math.log10((after ? now : before) / most) / DECADES) || 0;
@@ -22,11 +30,16 @@ function look() {
   const mark = { shape: "diamond", width: 22, height: 22, "background-color": colour("ground") };
   const centre = { width: 28, height: 28, "background-color": colour("accent"), "font-weight": "bold" };
   const plain = { width: 16, height: 16, "background-color": colour("faint"), color: colour("ink"), "font-size": 12 };
+  const named = { "text-background-color": colour("ground"), "text-background-opacity": 0.8 }; // names are long
   const line = { "curve-style": "straight", "target-arrow-shape": "triangle", "arrow-scale": 0.9 };
   return [
-    { selector: "node", style: { ...plain, label: "data(id)", "text-valign": "bottom", "text-margin-y": 2 } },
+    { selector: "node", style: { ...plain, label: "data(label)", "text-valign": "bottom", "text-margin-y": 2 } },
     { selector: ".own", style: { ...centre, "border-width": 3, "border-color": colour("ink") } },
     { selector: ".injected", style: { ...mark, "border-width": 3, "border-color": colour("injected") } },
+    ...shown.kinds.map((_, place) => ({
+      selector: `.kind${place % KINDS}`,
+      style: { ...named, "background-color": colour(`line${place % KINDS}`) },
+    })),
     { selector: ":selected", style: { "border-width": 5, "border-color": colour("focus") } },
     { selector: "edge", style: { ...line, "line-color": by, "target-arrow-color": by } },
     { selector: ".kept", style: { width: 5 } },
@@ -70,7 +83,8 @@ function tellEdge(event, view) {
 
 function tellNode(event) {
   const node = Number(event.target.id());
-  tell(event, called(node), ...(injected(node) ? ["injected by the attack"] : []));
+  const kind = shown.types[node] === undefined ? [] : [`type ${shown.types[node]}`];
+  tell(event, called(node), ...kind, ...(injected(node) ? ["injected by the attack"] : []));
 }
 
 function panel(model, view, after, positions, most) {

@@ -108,6 +108,9 @@ function legend() {
     }),
     sample(FATES.other, "line", { class: "own", "stroke-width": 1.5 }),
     sample("injected by the attack", "path", { class: "mark", d: "M20 1 L27 8 L20 15 L13 8 Z" }),
+    ...shown.kinds.map((kind, place) =>
+      sample(`type ${kind}`, "circle", { class: `kind${place % KINDS}`, cx: 20, cy: 8, r: 7 }),
+    ),
     make(
       "li",
       {},
