@@ -97,7 +97,8 @@ class Reading:
         Args:
             node: The node.
             explanation: Name of the explanation, see `attribution`.
-            read: The reader of the model, for `leave-one-out`; `graph` the graph of this reading.
+            read: The reader of the model, for `leave-one-out`.
+            graph: The graph of this reading, for `leave-one-out`.
 
         Returns:
             The edges, largest weight first.
@@ -176,8 +177,7 @@ class Reader:
         Raises:
             CallError: The model cannot be called on the graph, or does not return a tensor.
         """
-        edits = weight_delta, score_delta, edit
-        given = model_input(graph, perturbed=bool(weight_delta or score_delta))
+        edits, given = (weight_delta, score_delta, edit), model_input(graph, bool(weight_delta or score_delta))
         batch = graph_of_nodes(given.graph) if isinstance(given.graph, Data) else None
         with self._context(given.graph), given.watched(self.model), self._tap.open(*edits, batch) as recording:
             logits = self._call(given.graph)

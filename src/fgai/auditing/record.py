@@ -110,13 +110,12 @@ class AuditReport:
         curves: Deletion curves.
         moved: The nodes whose explanation changed most.
         views: Neighbourhoods of these nodes and of the requested ones.
-        names: Names of the nodes in `views`, if the graph has names; `types` their types, if it is typed.
+        names: Names of the nodes in `views`, and `class_names` of the classes, if the graph has them; `types` if typed.
         faithfulness: The test of faithfulness; None if the model predicts for pairs of nodes.
         grades: Used, faithful, stable, each with its reason, and a summary line.
         notes: What the explanation omits, and what was not tested.
         versions: Versions of the packages.
         guaranteed: Mean V_5, by radius, below which no perturbation of the attention leads.
-        class_names: Names of the classes, if the graph has them.
     """
 
     model: str
