@@ -25,9 +25,16 @@ def texts(driver, selector):
 def unfold(driver):
     """Open every part, and let it be drawn."""
     driver.execute_script("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+    drawn(driver)
+
+
+def drawn(driver):
+    """Wait for two frames: observers of sizes run, and what they change is laid out."""
     driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
 
 def size(driver, width, height=900):
+    """Give the window a size, and let the page be drawn."""
     shape = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+    drawn(driver)
