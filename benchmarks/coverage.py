@@ -138,7 +138,10 @@ def unnamed(case: Case, model: nn.Module, reading: fgai.Reading) -> list[str]:
         if not (ours or isinstance(module, nn.MultiheadAttention)) or _is_idle(module):
             continue
         inside = any(part == name or part.startswith(prefix) for part in (*sites, *reading.unread))
-        if not inside and not any(name.startswith(f"{outer}.") for outer in reading.unread):
+        of_relations = any(
+            isinstance(model.get_submodule(site), pyg.HeteroConv) and name.startswith(f"{site}.") for site in sites
+        )
+        if not inside and not of_relations and not any(name.startswith(f"{outer}.") for outer in reading.unread):
             missing.append(name)
     return missing
 
