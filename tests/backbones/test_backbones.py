@@ -77,7 +77,8 @@ def test_the_hidden_layer_has_eight_heads_and_the_explanation_one(community, nam
     graph = BACKBONES[name].prepare(asked(community, name))
     reading = read(build(name, graph), graph)
     *hidden, last = [attention.heads for attention in reading.attention.values() if attention.over == "edges"]
-    assert hidden == ([8, 8] if name in ("gat-graphs", "gatv2-graphs") else [8]) and last == 1
+    special = {"gat-graphs": [8, 8], "gatv2-graphs": [8, 8], "soft-median": [1]}
+    assert hidden == special.get(name, [8]) and last == 1
     shapes = {"links": (graph.num_edges, 2), "graphs": (1, 4)}
     assert reading.logits.shape == shapes.get(name.rpartition("-")[2], (200, 4))
 

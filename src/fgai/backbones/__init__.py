@@ -1,9 +1,10 @@
-"""Reference models of the paper, as plain PyG modules."""
+"""Reference models, as plain PyG modules: those of the paper, and a robust one."""
 
 from fgai.backbones.base import BACKBONES, Backbone, build, shape_for
 from fgai.backbones.gat import GAT, GATLinks, GATv2, GATv2Links
 from fgai.backbones.graphs import GATGraphs, GATv2Graphs, GPSGraphs
 from fgai.backbones.gt import GT, laplacian_encodings
+from fgai.backbones.soft_median import SoftMedianConv, SoftMedianGCN
 
 __all__ = [
     "BACKBONES",
@@ -16,6 +17,8 @@ __all__ = [
     "GATv2Graphs",
     "GATv2Links",
     "GPSGraphs",
+    "SoftMedianConv",
+    "SoftMedianGCN",
     "build",
     "laplacian_encodings",
     "shape_for",
