@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import chisquare
 from torch_geometric.data import Data
 
+from fgai import datasets
 from fgai.adversaries import (
     ADVERSARIES,
     FEATURES,
@@ -26,13 +27,14 @@ from fgai.adversaries import (
     WorstOf,
 )
 from fgai.adversaries.block_coordinate import WeightedEdges
-from fgai.adversaries.features import onto_binary, onto_box_and_ball, onto_capped_simplex
+from fgai.adversaries.features import SimilarRows, onto_binary, onto_box_and_ball, onto_capped_simplex
 from fgai.adversaries.links import LinkBudget
 from fgai.adversaries.single import unions
 from fgai.backbones import BACKBONES
 from fgai.calling import RecomputedEncodings
 from fgai.errors import SettingError, UnknownNameError
-from fgai.reading import Reader, Reading
+from fgai.methods import GNNGuard
+from fgai.reading import Reader, Reading, open_reader
 from worlds import MODELS, answers, asked, community, links, model_of, shuffled, small, trained
 
 
@@ -185,6 +187,50 @@ def test_realistic_rows_look_like_the_data():
     read, clean = answers(model_of("gat", graph), graph)
     again = NodeInjection(3, 4, steps=3, step=0.4, features="realistic")(read, graph, GAINS["kl"](clean))
     assert again.perturbation.x is not None and torch.equal(again.perturbation.x, x)
+
+
+def linked_rows(graph: Data, nodes: int = 3, edges: int = 6) -> tuple[SimilarRows, torch.Tensor]:
+    pairs = NodeInjection(nodes, edges)._pairs(graph, None, None)
+    rows = FEATURES["similar"](graph, (-1.0, 1.0)).linked(graph, pairs)
+    assert isinstance(rows, SimilarRows)
+    return rows, pairs
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_similar_rows_are_in_the_box_and_similar_to_their_neighbours(sparse):
+    graph = small()
+    graph.x = graph.x.abs()
+    plain, graph.x = graph.x, graph.x.to_sparse() if sparse else graph.x
+    rows, (new, old) = linked_rows(graph)
+    for scale in (0.01, 0.3, 5.0):
+        x = rows.clamp(scale * torch.randn(3, plain.size(1), generator=torch.Generator().manual_seed(0)))
+        cosine = torch.nn.functional.cosine_similarity(x[new - graph.num_nodes], plain[old])
+        assert float(x.abs().max()) <= 1 and float(cosine.min()) >= 0.1
+        torch.testing.assert_close(rows.clamp(x), x, rtol=0, atol=1e-6)
+
+
+def test_a_row_moves_no_farther_than_the_first_similarity_that_is_too_small():
+    graph = small()
+    graph.x = graph.x.abs()
+    rows, (new, old) = linked_rows(graph)
+    far = torch.randn(3, graph.x.size(1), generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
+    near = rows.clamp(far)
+    assert rows.inside is not None
+    beyond = near + 0.01 * (far - rows.inside)
+    cosine = torch.nn.functional.cosine_similarity(beyond[new - graph.num_nodes], graph.x[old]).view(3, -1)
+    assert bool((cosine.min(1).values < rows.least).all())
+
+
+def test_a_guard_keeps_the_links_of_similar_nodes_and_removes_those_of_others():
+    graph = datasets.load("synthetic-words", seed=0)
+    model, guard = model_of("gat", graph), GNNGuard()
+    with open_reader(model, guard.cleaned_call()) as read:
+        gain, kept = GAINS["kl"](read(graph).detach()), {}
+        for features in ("box", "similar"):
+            attacked = NodeInjection(3, 10, steps=3, step=0.4, features=features)(read, graph, gain).graph
+            fake = (attacked.edge_index >= graph.num_nodes).any(0)
+            kept[features] = float((~guard.suspects(attacked)[fake]).float().mean())
+    assert kept["similar"] > 0.9 > 0.5 > kept["box"]
 
 
 def test_binary_features_are_refused_where_the_data_has_others():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch_geometric.data import Data
 
 from fgai.errors import SettingError
@@ -45,6 +47,10 @@ class FeatureBox:
         """Return the state after one step of ascent: clamp(x + step * half-width * sign(slope))."""
         return self.clamp(x + step * self.half * slope.sign())
 
+    def linked(self, graph: Data, pairs: Tensor) -> FeatureBox:
+        """Return the set for these links, injected nodes above the nodes that they are linked to, [2, L]."""
+        return self
+
 
 @dataclass(frozen=True)
 class NormBox(FeatureBox):
@@ -78,6 +84,59 @@ class BinaryRows(FeatureBox):
     def ascend(self, x: Tensor, slope: Tensor, step: float) -> Tensor:
         """Return the state after one step; the feature with the steepest slope of each row moves by `step`."""
         return self.clamp(x + step * slope / slope.abs().amax(1, keepdim=True).clamp(min=1e-30))
+
+
+@dataclass(frozen=True)
+class SimilarRows(FeatureBox):
+    """Rows of a box whose cosine similarity to the nodes that they are linked to is at least `least`.
+
+    For one node the set is the intersection of a box and convex cones, so a segment from a point inside leaves it once.
+    That point is the mean direction of the linked nodes. A link whose similarity to it is too small is not counted:
+    a defence removes it.
+
+    Args:
+        least: Least cosine similarity.
+        inside: The mean direction of the nodes linked to each injected node, inside the box; [M, F].
+        unit: The features of the linked nodes that count, of length 1; [L, F].
+        row: The injected node of each of them; [L].
+    """
+
+    least: float
+    inside: Tensor | None = None
+    unit: Tensor | None = None
+    row: Tensor | None = None
+
+    def linked(self, graph: Data, pairs: Tensor) -> SimilarRows:
+        """Return the set for these links, injected nodes above the nodes that they are linked to, [2, L]."""
+        x, nodes = require(graph, "x"), int(graph.num_nodes or 0)
+        count = int(pairs.max()) + 1 - nodes
+        row, node = (pairs[:, pairs[1] < nodes] - torch.tensor([[nodes], [0]])).to(x.device)
+        linked = x.index_select(0, node)
+        linked = (linked.to_dense() if linked.is_sparse else linked)[:, : len(self.low)].to(self.low)
+        unit = normalize(linked, dim=1)
+        mean = normalize(segment_sum(unit, row, count), dim=1)
+        room = torch.where(mean == 0, math.inf, torch.where(mean < 0, self.low, self.high) / mean)
+        inside = super().clamp(room.amin(1, keepdim=True).clamp(0, 1) * mean)
+        counts = (unit * normalize(inside, dim=1)[row]).sum(1) > self.least
+        return replace(self, inside=inside, unit=unit[counts], row=row[counts])
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """Return the point of the box nearest to x, moved towards `inside` until it is in the set."""
+        x = super().clamp(x)
+        if self.inside is None or self.unit is None or self.row is None:
+            return x
+        row, way = self.row, x - self.inside
+        start, slope = ((self.unit * part[row]).sum(1) for part in (self.inside, way))
+        norms = [(a * b).sum(1, keepdim=True) for a, b in ((self.inside, self.inside), (self.inside, way), (way, way))]
+
+        def too_far(share: Tensor) -> Tensor:
+            size = (norms[0] + 2 * share * norms[1] + share.square() * norms[2]).clamp(min=0).sqrt()
+            short = start + share[row, 0] * slope < self.least * size[row, 0]
+            return torch.zeros_like(size).index_add_(0, row, short.unsqueeze(1).to(size)) > 0
+
+        zero, one = torch.zeros_like(norms[0]), torch.ones_like(norms[0])
+        rest = torch.where(too_far(one), _bisect(lambda rest: too_far(1 - rest), zero, one), zero)
+        return self.inside + (1 - rest) * way
 
 
 FeatureSet = Callable[[Data, Ends], FeatureBox]
@@ -141,6 +200,22 @@ def realistic(graph: Data, ends: Ends = None) -> FeatureBox:
     'BinaryRows'
     """
     return binary(graph) if _is_binary(require(graph, "x")) else l2(graph)
+
+
+SIMILARITY = 0.1  # the threshold of GNNGuard
+
+
+@FEATURES.register("similar")
+def similar(graph: Data, ends: Ends) -> SimilarRows:
+    """Rows of a box with a cosine similarity of more than 0.1 to the nodes that they are linked to, as far as possible.
+
+    An attack on a defence that removes links between dissimilar nodes needs such rows.
+
+    >>> similar(Data(x=torch.eye(2)), (-1.0, 1.0)).least > 0.1
+    True
+    """
+    inside = box(graph, ends)
+    return SimilarRows(inside.low, inside.high, least=SIMILARITY + 1e-4)  # more than rounding can change
 
 
 def onto_binary(x: Tensor, ones: int) -> Tensor:

@@ -43,7 +43,8 @@ class InjectionSite:
             links, relation = new.links(graph, pairs)
             types = {"node_type": torch.full((nodes,), new.number()), "edge_type": relation}
         width = require(graph, "x").size(1)
-        return cls(nodes, links, add_nodes(graph, box.low.new_zeros(nodes, width), links, **types), box, types)
+        augmented = add_nodes(graph, box.low.new_zeros(nodes, width), links, **types)
+        return cls(nodes, links, augmented, box.linked(graph, pairs), types)
 
     def rows(self, x: Tensor) -> Tensor:
         """Return the features of the injected nodes, as wide as those of the graph."""
@@ -96,7 +97,7 @@ class NodeInjection:
         links: How the links are chosen among the targets, a name in `LINKS`: `random`, `random-by-degree`, `degree`,
             `coverage` or `safe`.
         features: Set of the injected features, a name in `FEATURES`: `box`, or rows that resemble the data
-            (`realistic`, `binary`, `l1`, `l2`), which ignore `box`.
+            (`realistic`, `binary`, `l1`, `l2`), which ignore `box`, or the nodes that they are linked to (`similar`).
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains

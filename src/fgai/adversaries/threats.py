@@ -149,6 +149,14 @@ _register(
     "observed range and norm.",
 )
 _register(
+    "similar",
+    "realistic",
+    ChosenInjection(features="similar"),
+    "flips",
+    "As strongest, but injected nodes have a cosine similarity of more than 0.1 to the nodes that they are linked to, "
+    "where possible, so that a defence that removes links between dissimilar nodes keeps them.",
+)
+_register(
     "explanation",
     "explanation",
     ChosenInjection(surrogates=EXPLANATION),
