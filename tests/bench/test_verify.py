@@ -79,6 +79,18 @@ def test_only_the_seeds_of_the_same_cell_make_the_interval(tmp_path):
     assert sorted(rows["none"].seed for rows in module._all_seeds(CELL, store)) == [0, 12]
 
 
+def test_a_preset_with_one_seed_takes_the_intervals_of_the_default_preset(tmp_path):
+    store, one = CellStore(tmp_path), replace(CELL, preset="paper")
+    for seed, cell in enumerate([one, CELL, replace(CELL, seed=1)]):
+        store.put(cell, [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {"f1": seed}, cell.preset)])
+    assert module._seeds_of_intervals(one, store) == (module._all_seeds(one, store), [])
+    store.put(replace(CELL, seed=2), [Row(CELL.dataset, CELL.backbone, CELL.method, 2, {"f1": 0})])
+    same, notes = module._seeds_of_intervals(one, store)
+    assert [rows["none"].preset for rows in same] == ["default"] * 3
+    assert notes == ["the cell has 1 of 3 seeds; its intervals are those of the default preset"]
+    assert module._seeds_of_intervals(CELL, store)[1] == []
+
+
 def test_a_cell_that_is_not_there_is_said(tmp_path):
     with pytest.raises(DataError, match="holds no finished cell 'cora-gat-fgai-0'"):
         verify("cora-gat-fgai-0", tmp_path)

@@ -93,7 +93,8 @@ def verify(name: str, folder: str | Path, settings: Settings = Settings()) -> Ve
 
     The seed is the same, so the numbers are equal on the machine that made them, and with the same versions. A number
     may differ by as much as two seeds do: the 95 % interval of the difference of two runs, from the standard deviation
-    over the seeds of the committed cells. With fewer than 3 seeds there is no such interval: F1 may then differ as two
+    over the seeds of the committed cells. A cell with fewer than 3 seeds takes the standard deviations of the default
+    preset of its method, on the same dataset and backbone. Where this has fewer than 3, too, F1 may differ as two
     samples of as many test items do, and the other numbers must be equal up to rounding.
 
     Args:
@@ -117,7 +118,7 @@ def verify(name: str, folder: str | Path, settings: Settings = Settings()) -> Ve
     with TemporaryDirectory() as scratch:
         rows = rows_of_cell(cell, CellStore(scratch), replace(settings, attacks=attacks))
     again = {row.attack: row for row in rows}
-    same = _all_seeds(cell, store)
+    same, notes = _seeds_of_intervals(cell, store)
     comparisons = [
         Comparison(row.attack, metric, float(value), float(new), _allowed(same, row, metric))
         for row in committed
@@ -126,9 +127,17 @@ def verify(name: str, folder: str | Path, settings: Settings = Settings()) -> Ve
         and (new := again[row.attack].metrics.get(metric)) is not None
         and not _redefined(row, metric)
     ]
-    differences = _differences({row.attack: row for row in committed}, again)
+    differences = [*_differences({row.attack: row for row in committed}, again), *notes]
     seconds = sum(row.seconds for row in again.values())
     return Verification(name, len(same), tuple(comparisons), tuple(differences), seconds)
+
+
+def _seeds_of_intervals(cell: Cell, store: CellStore) -> tuple[list[dict[str, Row]], list[str]]:
+    """The rows of all seeds that the intervals are made of, and a sentence if they are of another preset."""
+    same, default = _all_seeds(cell, store), _all_seeds(replace(cell, preset="default"), store)
+    if len(same) >= MIN_SEEDS or len(default) < MIN_SEEDS:
+        return same, []
+    return default, [f"the cell has {len(same)} of {MIN_SEEDS} seeds; its intervals are those of the default preset"]
 
 
 def _all_seeds(cell: Cell, store: CellStore) -> list[dict[str, Row]]:
