@@ -424,7 +424,9 @@ def verified_cells() -> str:
         f"{len(rows)} of the {verified.DRAWN} cells have run. Of {counts[0]} numbers, {counts[1]} are within their "
         f"interval, and {counts[2]} are equal up to rounding."
     )
-    return f"{textwrap.fill(sentence, 120)}\n\n{grid(head, body)}"
+    outside = [f"- {row['cell']}, {line}" for row in rows for line in row["outside"]]
+    outside = ["", "Outside:", "", *outside] if outside else []
+    return "\n".join([textwrap.fill(sentence, 120), "", grid(head, body), *outside])
 
 
 def unit_tests() -> str:
