@@ -425,7 +425,7 @@ def verified_cells() -> str:
         f"interval, and {counts[2]} are equal up to rounding."
     )
     outside = [f"- {row['cell']}, {line}" for row in rows for line in row["outside"]]
-    outside = ["", "Outside:", "", *outside] if outside else []
+    outside = ["Outside:", "", *outside, ""] if outside else []
     return "\n".join([textwrap.fill(sentence, 120), "", grid(head, body), *outside])
 
 
