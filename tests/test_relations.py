@@ -164,8 +164,6 @@ def test_what_cannot_be_done_with_typed_attention_is_refused_in_words():
     graph = join(data)
     with pytest.raises(TapError, match=r"cannot be perturbed; attack the graph with fgai\.TypedInjection"):
         Reader(model)(graph, weight_delta={"conv2": torch.zeros(1, 1)})
-    with pytest.raises(DataError, match=r"LayerNorm is for graphs with one type of nodes, and this one has"):
-        fgai.LayerNorm(epochs=1).fit(model, loose(data))
     with pytest.raises(DataError, match=r"`certify` is for graphs with one type"):
         fgai.certify(model, loose(data))
     with pytest.raises(DataError, match="one type of nodes; `top`"):

@@ -1,10 +1,13 @@
 """Typed graphs are audited, trained and certified as other graphs are; what does not work is refused in words."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch_geometric.data import Batch, HeteroData
 
 import fgai
-from fgai import FGAI, AdversarialTraining, TypedInjection, Vanilla, Voted
+from fgai import FGAI, AdversarialTraining, LayerNorm, TypedInjection, Vanilla, Voted
 from fgai.adversaries import GAINS, EdgeRewiring, SingleTarget
 from fgai.backbones import build
 from fgai.certificates import Features, Links
@@ -16,10 +19,13 @@ from fgai.faithfulness.deletions import Deletions, Incoming, copied_logits, full
 from fgai.graph import delete_edges
 from fgai.large import Loader, audit_batches, convert
 from fgai.large.fitting import fit_graph
+from fgai.methods.layernorm import Normalised
 from fgai.reading import Reader, open_reader
 from fgai.report.content import content
+from fgai.trial import attacked_trial, clean_trial
 from fgai.typed import join
 from loose import loose
+from pretend_device import PretendDevice
 from worlds import FILM_MODELS, film_model, films
 
 ATTACK = TypedInjection(2, 3, steps=1)
@@ -44,6 +50,64 @@ def test_an_audit_of_a_typed_graph_has_grades_types_and_names(name):
     assert page["types"] == report.types and set(page["kinds"]) == set(report.types.values())
 
 
+def in_another_order(data):
+    """The same graph: its node types and the edges of each relation in another order.
+
+    The relations keep theirs: `HGTConv` of PyG takes them to be in the order of its metadata.
+    """
+    other = HeteroData()
+    for kind in sorted(data.node_types):
+        other[kind].update(data[kind].to_dict())
+    for relation in data.edge_types:
+        edges = data[relation].edge_index
+        order = torch.randperm(edges.size(1), generator=torch.Generator().manual_seed(1))
+        other[relation].edge_index = edges[:, order]
+    return other
+
+
+@pytest.mark.parametrize("name", FILM_MODELS)
+def test_the_order_of_types_and_edges_does_not_matter(name):
+    found = []
+    with open_reader(film_model(name).double()) as read:
+        for data in (films(), in_another_order(films())):
+            for kind in data.node_types:
+                data[kind].x = data[kind].x.double()
+            graph = join(data)
+            now = attacked_trial(replace(ATTACK, node_type="director"), "kl", clean_trial(read, graph), seed=1)
+            found.append(fgai.metrics.measure(now))
+    first, second = found
+    ordered = ("f_slope_plus", "f_slope_minus", "g_jsd_released")  # ties of weights, and rows, go by the order of edges
+    for metric in first.keys() - {*ordered}:
+        assert first[metric] == pytest.approx(second[metric], abs=1e-6, nan_ok=True), metric
+    assert first["g_tvd"] > 0
+
+
+@pytest.mark.parametrize("name", ["hgt", "hetero-conv", "to-hetero"])
+def test_a_batch_of_typed_graphs_answers_as_each_does_alone(name):
+    """Not with HAN: its semantic attention is a mean over all nodes of a type."""
+    one, two, model = films(), films(movies=9, directors=4), film_model(name)
+    both = fgai.read(model, loose(Batch.from_data_list([one, two])))
+    assert torch.allclose(both.logits, torch.cat([fgai.read(model, data).logits for data in (one, two)]), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["han", "hgt"])
+def test_a_typed_model_is_attacked_and_trained_where_it_is(name):
+    def job(where):
+        model, data = film_model(name).to(where), films().to(where)
+        model = FGAI(adversary=ATTACK, epochs=1).fit(model, data).model
+        reading = fgai.read(Normalised(model, "rows"), data)
+        with open_reader(model) as read:
+            graph = join(data)
+            attacked = ATTACK(read, graph, GAINS["kl"](read(graph).detach()))
+        return reading.logits.cpu(), reading.explain(3).by_type(), attacked.logits.detach().cpu()
+
+    logits, by_type, attacked = job("cpu")
+    with PretendDevice("cuda"):
+        there, also, hit = job("cuda")
+    assert torch.allclose(there, logits, atol=1e-5) and torch.allclose(hit, attacked, atol=1e-5)
+    assert also == pytest.approx(by_type, abs=1e-5)
+
+
 @pytest.mark.parametrize("name", ["hgt", "hetero-conv"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_deletions_in_copies_equal_deletions_in_the_typed_graph(name, sparse):
@@ -63,7 +127,13 @@ def test_deletions_in_copies_equal_deletions_in_the_typed_graph(name, sparse):
 
 @pytest.mark.parametrize("name", FILM_MODELS)
 @pytest.mark.parametrize(
-    "method", [Vanilla(epochs=1), AdversarialTraining(adversary=ATTACK, epochs=1), FGAI(adversary=ATTACK, epochs=1)]
+    "method",
+    [
+        Vanilla(epochs=1),
+        LayerNorm(epochs=1),
+        AdversarialTraining(adversary=ATTACK, epochs=1),
+        FGAI(adversary=ATTACK, epochs=1),
+    ],
 )
 def test_models_of_typed_graphs_are_trained(name, method):
     model, data = film_model(name), films()
@@ -71,6 +141,23 @@ def test_models_of_typed_graphs_are_trained(name, method):
     assert fit.best.val_f1 is not None and all(torch.isfinite(p).all() for p in fit.model.parameters())
     changed = [not torch.equal(a, b) for a, b in zip(model.parameters(), fit.model.parameters(), strict=True)]
     assert any(changed) and fgai.read(fit.model, data).logits.shape == (14, 3)
+
+
+@pytest.mark.parametrize(("name", "sparse"), [*((name, False) for name in FILM_MODELS), ("hgt", True)])
+def test_normalised_features_of_a_typed_graph_are_those_of_each_type(name, sparse):
+    data, by_hand = films(), films()
+    for kind in data.node_types:
+        by_hand[kind].x = data[kind].x / data[kind].x.sum(1, keepdim=True)
+        data[kind].x = data[kind].x.to_sparse().coalesce() if sparse else data[kind].x
+    wrapped = Normalised(film_model(name), "rows").eval()
+    expected = fgai.read(film_model(name), by_hand)
+    reading = fgai.read(wrapped, data)
+    torch.testing.assert_close(reading.logits, expected.logits)
+    torch.testing.assert_close(reading.explanation.weight, expected.explanation.weight)
+    with open_reader(wrapped) as read:
+        graph = join(data)
+        now = ATTACK(read, graph, GAINS["kl"](read(graph).detach()))
+    assert now.graph.num_nodes == graph.num_nodes + 2 and not torch.equal(now.logits, reading.logits)
 
 
 def test_training_lowers_the_loss_of_the_training_movies():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from fgai.cache import TensorCache
 from fgai.calling import Call
 from fgai.graph import append_rows, segment_sum, split_rows, with_values
-from fgai.items import refuse_typed
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.vanilla import Vanilla
 from fgai.settings import check_choice
@@ -22,6 +22,8 @@ from fgai.training.loop import Fit
 
 class Normalised(nn.Module):
     """A model on normalised features: each row divided by its sum (`rows`), or with mean 0 and deviation 1 (`layer`).
+
+    The rows of a typed graph are normalised over the features of their own type.
 
     >>> Normalised(nn.Identity(), "rows").normal(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
     tensor([[0.2500, 0.7500],
@@ -38,9 +40,23 @@ class Normalised(nn.Module):
         """The inner model, whose signature decides the arguments."""
         return self.model
 
-    def forward(self, x: Tensor, *args: Any, **inputs: Any) -> Any:
-        """Return the output of the model on the normalised features."""
-        return self.model(self.normal(x), *args, **inputs)
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """Return the output of the model on normalised features: `x`, `x_dict`, or those of the first argument."""
+        named = {name: self._normalised(inputs[name]) for name in ("x", "x_dict") if name in inputs}
+        if args and not named:
+            args = (self._normalised(args[0]), *args[1:])
+        return self.model(*args, **{**inputs, **named})
+
+    def _normalised(self, value: Any) -> Any:
+        """Return features, features by type, or a graph, with normalised rows."""
+        if isinstance(value, Tensor):
+            return self.normal(value)
+        if isinstance(value, Mapping):
+            return {name: self.normal(x) for name, x in value.items()}
+        graph = copy.copy(value)
+        for store in graph.node_stores:
+            store["x"] = self.normal(store["x"])
+        return graph
 
     def normal(self, x: Tensor) -> Tensor:
         """Return the normalised features; the rows before appended ones are cached."""
@@ -101,5 +117,4 @@ class LayerNorm(Method):
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a wrapped copy of `model`; see `Method.fit`."""
-        refuse_typed(data, "LayerNorm")
         return self.vanilla.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)
