@@ -3,7 +3,8 @@
     python benchmarks/pictures.py
 
 `hero.svg` is one neighbourhood of an audit, `grades.svg` shows `results/faithful.json`, `certified-links.svg`
-`results/certified.json`; the others show the rows of `results/speed.json` and `results/scale.json`.
+`results/certified.json`; `molecules.svg` is the output of a notebook. The others show the rows of `results/speed.json`
+and `results/scale.json`.
 """
 
 from __future__ import annotations
@@ -205,6 +206,13 @@ def grades() -> Any:
     return figure
 
 
+def molecules() -> str:
+    """The last picture of the notebook on molecules."""
+    cells = json.loads((DOCS / "notebooks/molecules.ipynb").read_text())["cells"]
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    return "".join([data["image/svg+xml"] for data in outputs if "image/svg+xml" in data][-1])
+
+
 def _light(axis: Any, x: float, y: float, value: bool | str | None) -> None:
     """One grade: a disc if it holds, a cross if it does not, a ring if it is unknown."""
     if value in (True, "supported"):
@@ -223,6 +231,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "scale.svg": scale,
     "grades.svg": grades,
     "certified-links.svg": certified_links,
+    "molecules.svg": molecules,
 }
 
 

@@ -36,6 +36,15 @@ def test_names_are_text_and_not_markup():
     assert "<b>&" in words(picture) and name
 
 
+def test_neighbours_in_a_typed_graph_have_their_names():
+    name, report = next(iter(comparison().reports.items()))
+    view = report.views[0]
+    other = next(source for source, target, *_ in view.links if target == view.node != source < report.graph["nodes"])
+    plain = before_after({name: report}, view.node)
+    typed = replace(report, types={str(other): "actor"}, names={str(other): "actor <7>"})
+    assert str(other) in words(plain) and "actor <7>" in words(before_after({name: typed}, view.node))
+
+
 def test_a_node_that_is_not_shown_is_refused():
     with pytest.raises(DataError, match="audit with show_nodes"):
         before_after(comparison().reports, node=10**9)

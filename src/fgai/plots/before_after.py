@@ -29,7 +29,8 @@ def before_after(reports: Mapping[str, AuditReport], node: int | None = None) ->
     """Draw the neighbours of one node and its attention to them, before and after the attack.
 
     The width of a line is the weight of the edge in the explanation. Neighbours have the same place in all panels.
-    Nodes two links away are shown if they are in a top 5. The ring around the node is its weight for itself.
+    Nodes two links away are shown if they are in a top 5. The ring around the node is its weight for itself. In a typed
+    graph, neighbours have their names.
 
     Args:
         reports: Audits of one graph by the name of the model, such as `Comparison.reports`.
@@ -57,6 +58,7 @@ def before_after(reports: Mapping[str, AuditReport], node: int | None = None) ->
     width, height = LEFT + 2 * PANEL, TOP + ROW * len(views) + FOOT
     centre = next(iter(views.values())).node
     name = next(iter(reports.values())).names.get(str(centre), f"node {centre}")
+    names = {node: label for report in reports.values() if report.types for node, label in report.names.items()}
     parts = [
         _text(24, 38, f"What the model looks at to classify {_cut(name, 40)}", size=21, weight=600),
         _text(24, 62, f"Line width: weight of a link. {_attack(reports)} {chosen}".strip(), size=13, fill=GREY),
@@ -69,7 +71,7 @@ def before_after(reports: Mapping[str, AuditReport], node: int | None = None) ->
         parts += _caption(title, reports[title], view, top)
         for after in (0, 1):
             x, y = LEFT + PANEL * (after + 0.5), top + ROW / 2
-            parts += _panel(view, layout, after, largest, own, x, y)
+            parts += _panel(view, layout, after, largest, own, names, x, y)
     parts += _legend(height, any(other >= own for other in layout.places))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -149,8 +151,17 @@ def _on_circle(radius: float, angle: float) -> tuple[float, float]:
     return radius * math.sin(angle), -radius * math.cos(angle)
 
 
-def _panel(view: Neighbourhood, layout: _Layout, after: int, largest: float, own: int, x: float, y: float) -> list[str]:
-    """The links of one model, before or after, around (x, y)."""
+def _panel(
+    view: Neighbourhood,
+    layout: _Layout,
+    after: int,
+    largest: float,
+    own: int,
+    names: Mapping[str, str],
+    x: float,
+    y: float,
+) -> list[str]:
+    """The links of one model, before or after, around (x, y); neighbours have their names, or else their numbers."""
     lines, marks, ring = [], [], []
     for source, target, *weights in view.links:
         weight = weights[after]
@@ -166,14 +177,15 @@ def _panel(view: Neighbourhood, layout: _Layout, after: int, largest: float, own
             (dx, dy), (tx, ty) = layout.places[source], layout.places.get(target, (0.0, 0.0))
             lines.append(f'<line x1="{x + tx:.1f}" y1="{y + ty:.1f}" x2="{x + dx:.1f}" y2="{y + dy:.1f}" {stroke}/>')
             aside = source in layout.parents.values()  # others are drawn where its name would be
+            label = "fake" if source >= own else _cut(names.get(str(source), str(source)), 16)
             marks += _neighbour(
-                source, x + dx, y + dy, COLOURS[status], source >= own, outward=(-dy, dx) if aside else (dx, dy)
+                label, x + dx, y + dy, COLOURS[status], source >= own, outward=(-dy, dx) if aside else (dx, dy)
             )
     middle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="13" fill="{INK}" stroke="#fff" stroke-width="2"/>'
     return [*lines, *marks, *ring, middle]
 
 
-def _neighbour(number: int, x: float, y: float, colour: str, is_fake: bool, outward: tuple[float, float]) -> list[str]:
+def _neighbour(label: str, x: float, y: float, colour: str, is_fake: bool, outward: tuple[float, float]) -> list[str]:
     """The mark of a neighbour and its name: a circle, or a diamond for an injected node."""
     length = math.hypot(*outward)
     dx, dy = outward[0] / length, outward[1] / length
@@ -185,7 +197,7 @@ def _neighbour(number: int, x: float, y: float, colour: str, is_fake: bool, outw
     else:
         mark = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7.5" fill="{colour}" stroke="#fff" stroke-width="1.5"/>'
     anchor = "middle" if abs(dx) < 0.35 else "start" if dx > 0 else "end"
-    label, ink = ("fake", FAKE) if is_fake else (str(number), GREY)
+    ink = FAKE if is_fake else GREY
     name = _text(x + 15 * dx, y + 19 * dy + 4, label, size=11, anchor=anchor, fill=ink, weight=600 if is_fake else 400)
     return [mark, name]
 
@@ -239,7 +251,7 @@ def _legend(height: float, has_fakes: bool) -> list[str]:
         ]
         x += 52 + 6.4 * len(label)
     if has_fakes:
-        mark = _neighbour(0, x + 10, height - 26, FAKE, True, outward=(RING, 0))[0]
+        mark = _neighbour("", x + 10, height - 26, FAKE, True, outward=(RING, 0))[0]
         parts += [mark, _text(x + 27, height - 22, "injected node", size=12, fill=GREY)]
     return parts
 
