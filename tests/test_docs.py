@@ -187,6 +187,7 @@ SMALL = {
     "own_model": "EPOCHS, FAITHFUL_EPOCHS = 2, 1",
     "fraud": "EPOCHS, FAITHFUL_EPOCHS = 2, 1\nFOLDER = 'missing'",
     "molecules": "EPOCHS, FAITHFUL_EPOCHS = 1, 1\nTESTED, RETRAINED = 3, 4",
+    "movies": "EPOCHS, FAITHFUL_EPOCHS = 1, 1\nDIRECTORS, MOVIES_EACH, DELETIONS = 2, 3, 2",
     "paper": "DATASET, EPOCHS, METHODS = 'synthetic', 2, ('vanilla', 'fgai')",
 }
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
@@ -194,6 +195,10 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 def small_graphs(name, **settings):
     """What the notebooks load by name: small graphs of the same kind, without raw files."""
+    if name == "imdb":
+        data = films()
+        data.class_names = ["action", "comedy", "drama"]
+        return data
     if name == "mutagenicity":
         graphs = molecules()
         for number, graph in enumerate(graphs):
