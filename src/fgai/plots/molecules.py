@@ -19,7 +19,7 @@ COLOURS = {"C": "#111827", "O": "#dc2626", "N": "#2563eb", "H": "#9ca3af", "S": 
 WEIGHT, KNOWN, ADDED, BOND = "#f59e0b", "#16a34a", "#c026d3", "#6b7280"
 DOTS = ' stroke-dasharray="2 4"'
 FONT = "font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\""
-Place = tuple[float, float]
+Point = tuple[float, float]
 
 
 def molecules(panels: Mapping[str, tuple[Data, Tensor]], elements: Sequence[str], known: Tensor | None = None) -> str:
@@ -74,24 +74,24 @@ def molecules(panels: Mapping[str, tuple[Data, Tensor]], elements: Sequence[str]
     )
 
 
-def _layout(graph: Data) -> dict[int, Place]:
+def _layout(graph: Data) -> dict[int, Point]:
     """The place of each atom in a panel, by the distances in the molecule (Kamada and Kawai 1989)."""
     import networkx  # slow to import
 
     bonds: Any = networkx.Graph()
     bonds.add_nodes_from(range(int(graph.num_nodes or 0)))
     bonds.add_edges_from(require(graph, "edge_index").T.tolist())
-    found = networkx.kamada_kawai_layout(bonds)
-    low, high = ([pick(place[axis] for place in found.values()) for axis in (0, 1)] for pick in (min, max))
+    layout = networkx.kamada_kawai_layout(bonds)
+    low, high = ([pick(place[axis] for place in layout.values()) for axis in (0, 1)] for pick in (min, max))
     scale = (SIZE - 2 * MARGIN) / max(high[0] - low[0], high[1] - low[1], 1e-9)
     room = [(SIZE - scale * (high[axis] - low[axis])) / 2 for axis in (0, 1)]
     return {
         atom: (room[0] + scale * (place[0] - low[0]), room[1] + scale * (place[1] - low[1]))
-        for atom, place in found.items()
+        for atom, place in layout.items()
     }
 
 
-def _with_added(places: Mapping[int, Place], graph: Data, own: int) -> dict[int, Place]:
+def _with_added(places: Mapping[int, Point], graph: Data, own: int) -> dict[int, Point]:
     """The places with those of the added atoms: a row at the lower edge of the panel."""
     added = range(own, int(graph.num_nodes or 0))
     step = SIZE / (len(added) + 1)
@@ -101,7 +101,7 @@ def _with_added(places: Mapping[int, Place], graph: Data, own: int) -> dict[int,
 def _panel(
     graph: Data,
     weight: Tensor,
-    places: Mapping[int, Place],
+    places: Mapping[int, Point],
     elements: Sequence[str],
     known: set[tuple[int, int]],
     own: int,
@@ -123,8 +123,8 @@ def _panel(
                 aside = 4.0 * (line - (order - 1) / 2) / length
                 dx, dy = -aside * (y2 - y1), aside * (x2 - x1)
                 bonds.append(_line(x1 + dx, y1 + dy, x2 + dx, y2 + dy, colour, 2.4 if is_known else 1.6, dots))
-    kept = require(graph, "x").argmax(1).tolist()
-    atoms = [_atom(*places[atom], elements[kind], atom >= own) for atom, kind in enumerate(kept)]
+    element_ids = require(graph, "x").argmax(1).tolist()
+    atoms = [_atom(*places[atom], elements[kind], atom >= own) for atom, kind in enumerate(element_ids)]
     return [*marks, *bonds, *atoms]
 
 
