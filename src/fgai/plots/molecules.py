@@ -124,7 +124,7 @@ def _panel(
                 dx, dy = -aside * (y2 - y1), aside * (x2 - x1)
                 bonds.append(_line(x1 + dx, y1 + dy, x2 + dx, y2 + dy, colour, 2.4 if is_known else 1.6, dots))
     element_ids = require(graph, "x").argmax(1).tolist()
-    atoms = [_atom(*places[atom], elements[kind], atom >= own) for atom, kind in enumerate(element_ids)]
+    atoms = [_atom(*places[atom], elements[int(kind)], atom >= own) for atom, kind in enumerate(element_ids)]
     return [*marks, *bonds, *atoms]
 
 
