@@ -7,7 +7,8 @@ model is such a chain. Otherwise `NoBoundError` describes what is not supported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from fgai.certificates.layers import Activation, Layer, LayerCall, identity, mat
 from fgai.checks import check_logits, expected_rows
 from fgai.devices import to_double
 from fgai.errors import FGAIError
-from fgai.graph import require, segment_sum
+from fgai.graph import degree, edge_keys, require, segment_sum
 from fgai.reading import Reading
 
 
@@ -53,6 +54,39 @@ class Chain:
     def prediction(self) -> Tensor:
         """The predicted class of each node; [N]."""
         return self.logits.argmax(1)
+
+    def projected(self) -> Chain:
+        """Return the same chain with the few numbers of each node that the first layer computes as its features."""
+        if self.first is None:
+            return self
+        first, x = self.first.on_projections(self.x)
+        return replace(self, first=first, x=x)
+
+    def parts(self, edges: int) -> Iterator[tuple[Tensor, Tensor, Chain]]:
+        """Yield disjoint sets of nodes that cover all, each with a chain that has all edges into them.
+
+        Args:
+            edges: The most edges of a part; more only if one node has more.
+
+        Yields:
+            The nodes of a part, their places in its chain, and the chain.
+        """
+        target, order = self.target.sort(stable=True)
+        ends = degree(target, self.nodes).cumsum(0)
+        start = first = 0
+        while start < self.nodes:
+            last = max(start + 1, int(torch.searchsorted(ends, first + edges, right=True)))
+            own = order[first : int(ends[last - 1])]
+            inside = torch.zeros(self.nodes, dtype=torch.bool, device=target.device)
+            inside[start:last] = True
+            inside[self.source[own]] = True
+            place, at = inside.long().cumsum(0) - 1, inside.nonzero().flatten()
+            part = replace(self, source=place[self.source[own]], target=place[self.target[own]])
+            rows = {name: getattr(self, name) for name in ("x", "normal", "pre", "hidden", "logits")}
+            rows = {name: value[at] for name, value in rows.items() if len(value) == self.nodes}
+            nodes = torch.arange(start, last, device=target.device)
+            yield nodes, place[nodes], replace(part, **rows)
+            start, first = last, int(ends[last - 1])
 
 
 def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain:
@@ -92,9 +126,11 @@ def attend(layer: Layer, x: Tensor, source: Tensor, target: Tensor) -> tuple[Ten
     top = segment_max(score, target, nodes)
     mass = (score - top[target]).exp()
     total = segment_sum(mass, target, nodes).clamp(min=1e-300)
-    weight = mass / total[target]
-    out = segment_sum(weight.unsqueeze(2) * (layer.values(x) - layer.shift)[source], target, nodes) + layer.shift
-    return out, total.log() + top
+    weight, value = mass / total[target], layer.values(x) - layer.shift
+    heads = [
+        segment_sum(weight[:, h, None] * value[:, h][source], target, nodes) for h in range(value.size(1))
+    ]  # one after the other: an edge has many values
+    return torch.stack(heads, 1) + layer.shift, total.log() + top
 
 
 def segment_max(value: Tensor, index: Tensor, num: int) -> Tensor:
@@ -156,7 +192,7 @@ def _check_supported(layers: list[Any], logits: Tensor, data: Data) -> None:
         raise NoBoundError("a layer's negative_slope is not above 0 and at most 1; no bound is known")
     if loops and not all(layer.add_self_loops for layer in layers):
         raise NoBoundError("the graph has self-loops and a layer does not replace them by its own; no bound is known")
-    if links.unique(dim=1).size(1) != links.size(1):
+    if len(edge_keys(links, int(data.num_nodes or 0)).unique()) != links.size(1):
         raise NoBoundError("some links of the graph have copies; call data.coalesce() first")
     if len(logits) != data.num_nodes or logits.size(1) != layers[-1].out_channels:
         raise NoBoundError("the logits are not the output of the last attention layer; no bound is known")

@@ -31,6 +31,7 @@ from fgai.graph import degree, segment_sum
 
 SLACK = 1e-4  # relative to the sizes of all terms: the model itself runs in single precision
 CELLS = 8
+PART = 2**16  # edges at once: each has 64 numbers and more
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,22 @@ class Exponents:
 
 def certified_under_deletions(chain: Chain, links: int) -> Tensor:
     """Return where no deletion of `links` links of the node changes its class; [N]."""
+    certified = torch.zeros(chain.nodes, dtype=torch.bool, device=chain.x.device)
+    for nodes, places, part in chain.projected().parts(PART):
+        certified[nodes] = _least_margin(part, links)[places] > SLACK
+    loops = all(layer.loops for layer in (chain.first, chain.last) if layer is not None)
+    return certified if loops else certified & (degree(chain.target, chain.nodes) > links)  # a link must remain
+
+
+def _least_margin(chain: Chain, links: int) -> Tensor:
+    """Return the least relative margin of each node over all cells; [N]."""
     low, high = _states(chain, links)
     own_y, edge_y = own_values(chain, low, high), edge_values(chain)
     margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=chain.x.device)
     for options in _cells(chain, low, high):
         best = torch.stack([_margin(chain, option, edge_y, own_y, links) for option in options]).amax(0)
         margin = torch.minimum(margin, best)
-    certified = margin > SLACK
-    loops = all(layer.loops for layer in (chain.first, chain.last) if layer is not None)
-    return certified if loops else certified & (degree(chain.target, chain.nodes) > links)  # a link must remain
+    return margin
 
 
 def edge_values(chain: Chain) -> Tensor:
@@ -97,9 +105,11 @@ def sum_most_negative(harm: Tensor, index: Tensor, num: int, count: int) -> Tens
     """
     left, total = harm.clamp(max=0), harm.new_zeros(num, harm.size(1))
     number = torch.arange(len(harm), device=harm.device)[:, None].expand_as(harm)
-    for _ in range(count):
+    for remaining in reversed(range(count)):
         worst = -segment_max(-left, index, num).clamp(min=0)
         total = total + worst
+        if not remaining:
+            break
         row = torch.where(left == worst[index], number, len(harm))
         first = torch.full_like(worst, len(harm), dtype=torch.long)
         first = first.scatter_reduce(0, index[:, None].expand_as(row), row, "amin")

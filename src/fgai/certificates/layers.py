@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -110,7 +110,16 @@ class Layer:
         if self.att is None:
             return self.leaky((x @ self.source.t())[source] + (x @ self.target.t())[target])
         left, right = (torch.einsum("nf,hcf->nhc", x, part) for part in (self.source, self.target))
-        return (self.leaky(left[source] + right[target] + self.inner) * self.att).sum(2)
+        heads = [self.leaky(left[:, h][source] + right[:, h][target] + self.inner[h]) for h in range(len(self.att))]
+        return torch.stack([head @ att for head, att in zip(heads, self.att, strict=True)], 1)
+
+    def on_projections(self, x: Tensor) -> tuple[Layer, Tensor]:
+        """Return the same layer with the projections V x, a x and t x as its input, and these projections."""
+        forms = {"value": self.value, "source": self.source, "target": self.target}
+        rows = [form.flatten(0, -2) for form in forms.values()]
+        same = torch.eye(sum(map(len, rows)), dtype=x.dtype, device=x.device).split([len(part) for part in rows])
+        picks = {name: part.view(*forms[name].shape[:-1], -1) for name, part in zip(forms, same, strict=True)}
+        return replace(self, **picks), x @ torch.cat(rows).t()
 
     def merge_heads(self, value: Tensor) -> Tensor:
         """Concatenate or average the heads, as the layer does; [N, H, C] -> [N, H C] or [N, C]."""

@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +37,7 @@ from torch_geometric.data import Data
 from fgai.adversaries.typed import separate_pairs
 from fgai.calling import Call, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
+from fgai.certificates.linked import logits_of_parts
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require
 from fgai.printing import short_repr
@@ -44,6 +47,7 @@ from fgai.typed import is_typed
 ROUNDING = 1e-5  # relative to the largest logit of an item
 MAX_GROUPS = 1_000  # each is a pass over all nodes
 KEY = 0x66676169  # any number; the statement holds for each
+CHUNK = 2**15  # links that are hashed at once, so that they fit into the cache of the processor
 KNOWN_INPUTS = (
     "x", "edge_index", "edge_attr", "edge_weight", "edge_type", "node_type", "names", "edge_label_index", "n_id"
 )  # fmt: skip
@@ -55,9 +59,9 @@ def link_groups(edge_index: Tensor, groups: int, key: int = KEY) -> Tensor:
     >>> link_groups(torch.tensor([[0, 3, 1], [3, 0, 2]]), groups=7)
     tensor([6, 6, 2])
     """
-    first, second = edge_index.amin(0), edge_index.amax(0)
-    start = _mix(torch.full_like(first, _signed(key)))
-    return (_mix(_mix(start + first) + second) & _signed(2**63 - 1)) % groups
+    start = _mix(torch.tensor(_signed(key), device=edge_index.device))
+    parts = edge_index.split(CHUNK, dim=1)
+    return torch.cat([_group(torch.minimum(*part), torch.maximum(*part), start, groups) for part in parts])
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,10 @@ class Votes:
     possible: Tensor  # [N, C], votes that rounding could give to this class
 
     __repr__ = short_repr
+
+    def __add__(self, other: Votes) -> Votes:
+        """Return the votes of both."""
+        return Votes(self.count + other.count, self.sure + other.sure, self.possible + other.possible)
 
     @property
     def prediction(self) -> Tensor:
@@ -96,7 +104,7 @@ class Voted(nn.Module):
     It is called like the model, with further inputs by keyword. For C classes it returns log((votes + 1/2) / (groups +
     C/2)): the softmax is the smoothed share of the votes, the argmax the certified prediction. In a batch, `n_id` must
     contain the node numbers in the full graph, which are hashed. A call costs the edge part of one forward pass, and
-    the node part (linear layers) `groups` times.
+    the node part (linear layers) once for each group in which a node has a link (see `fgai.certificates.linked`).
 
     Args:
         model: A model with or without attention.
@@ -150,9 +158,8 @@ class Voted(nn.Module):
             CallError: The model cannot be called on the graph, or does not return logits.
         """
         self._check_inputs(data, call)
-        votes = [self._vote(call, part) for part in self.graphs(data)]
-        count, sure, possible = (torch.stack(parts).sum(0) for parts in zip(*votes, strict=True))
-        return Votes(count, sure, possible)
+        bare = delete_edges(data, torch.ones_like(require(data, "edge_index")[0], dtype=torch.bool))
+        return reduce(add, map(_vote, logits_of_parts(self.model, bare, self.graphs(data), call)))
 
     def graphs(self, data: Data) -> Iterator[Data]:
         """Yield the graph of each group: all nodes, and the links of the group."""
@@ -195,14 +202,6 @@ class Voted(nn.Module):
 
         return max((Voted(self.model, count, self.key, self.fixed) for count in groups), key=score)
 
-    def _vote(self, call: Call | None, part: Data) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the votes of one graph: all, those that rounding cannot change, those that it could give."""
-        logits = class_logits(self.model, part, call)
-        best = logits.amax(1, keepdim=True)
-        near = logits >= best - ROUNDING * logits.abs().amax(1, keepdim=True).clamp(min=1e-30)
-        own = nn.functional.one_hot(logits.argmax(1), logits.size(1))
-        return own, own * (near.sum(1, keepdim=True) == 1), near.long()
-
     def _check_inputs(self, data: Data, call: Call | None) -> None:
         """Refuse inputs of nodes that may be computed from the links."""
         names = [name for name in data.keys() if data.is_node_attr(name) and not _is_known(name)]  # noqa: SIM118, no dict
@@ -232,6 +231,19 @@ def is_local(voted: Voted, data: Data, call: Call | None = None) -> bool:
     before = class_logits(voted.model, part, call)
     after = class_logits(voted.model, add_nodes(part, far, new, **types), call)[: len(before)]
     return bool((before - after).abs().max() <= 1e-4 * before.abs().max().clamp(min=1e-30))
+
+
+def _group(first: Tensor, second: Tensor, start: Tensor, groups: int) -> Tensor:
+    """Return the group of each pair of ends in a fixed order; [B]."""
+    return (_mix(_mix(start + first) + second) & _signed(2**63 - 1)) % groups
+
+
+def _vote(logits: Tensor) -> Votes:
+    """Return the votes of one graph."""
+    best = logits.amax(1, keepdim=True)
+    near = logits >= best - ROUNDING * logits.abs().amax(1, keepdim=True).clamp(min=1e-30)
+    own = nn.functional.one_hot(logits.argmax(1), logits.size(1))
+    return Votes(own, own * (near.sum(1, keepdim=True) == 1), near.long())
 
 
 def _is_known(name: str) -> bool:
