@@ -2,12 +2,14 @@
 
     python benchmarks/attacked_certificates.py                                   # all missing rows
     python benchmarks/attacked_certificates.py --models DIR --datasets cora --methods vanilla --items 200
+    python benchmarks/attacked_certificates.py --attacks plain --items 10000     # one attack, on all test nodes
     python benchmarks/attacked_certificates.py --small 200                       # enumeration on small graphs alone
 
 | attacker | against | what it does |
 | --- | --- | --- |
 | `single` | injection | `SingleTarget`: gradient ascent on the features of new neighbours of each node |
 | `votes` | links | the same in each graph that votes; the new nodes are hashed into graphs whose vote they change |
+| `plain` | links | `plain_attack.py`, which uses torch and PyG alone: each vote is attacked by itself |
 | `random` | links | new neighbours with enlarged real features and deleted links, drawn at random |
 | `enumeration` | deletions | all sets of deleted links of each node with few neighbours |
 | `enumeration` | links | all sets of one and two changed links of small graphs with random models |
@@ -29,6 +31,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 
+import plain_attack
 from certified import SEEDS, real_looking
 from fgai import backbones, datasets
 from fgai.adversaries import SingleTarget
@@ -190,11 +193,27 @@ def attack_injections(model: nn.Module, data: Data, nodes: Tensor, steps: int) -
         yield {"against": name, "groups": 1, "budget": new, "attacker": "single"} | totals
 
 
-ATTACKS: tuple[Callable[[nn.Module, Data, Tensor, int], Iterator[Row]], ...] = (
-    attack_votes,
-    attack_deletions,
-    attack_injections,
-)
+def attack_plainly(model: nn.Module, data: Data, nodes: Tensor, steps: int) -> Iterator[Row]:
+    """The attacker that uses nothing of fgai; against links."""
+    voted, x = Voted(model, GROUPS), require(data, "x")
+    proof = certify(voted, data, against=Links(max(LINKS)))
+    x = x.to_dense() if x.is_sparse else x
+    found = plain_attack.attack(model, x, require(data, "edge_index"), nodes, GROUPS, voted.key)
+    if not torch.equal(found.prediction, proof.prediction[nodes]):
+        raise RuntimeError("the independent votes and those of fgai differ on the clean graph")
+    for links in LINKS:
+        yield {"against": "links", "groups": GROUPS, "budget": links, "attacker": "plain"} | counts(
+            proof.certified(links)[nodes], found.falls(links)
+        )
+
+
+Attack = Callable[[nn.Module, Data, Tensor, int], Iterator[Row]]
+ATTACKS: dict[str, tuple[Attack, str, str]] = {  # with what and by whom its last row is
+    "votes": (attack_votes, "links", "random"),
+    "plain": (attack_plainly, "links", "plain"),
+    "deletions": (attack_deletions, "deletions", "enumeration"),
+    "injections": (attack_injections, "injection-realistic", "single"),
+}
 
 
 class Small(nn.Module):
@@ -250,6 +269,7 @@ def main(
     models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models"),
     items: Annotated[int, typer.Option(help="Number of test nodes, drawn at random.")] = 1_000,
     steps: Annotated[int, typer.Option(help="Steps of gradient ascent.")] = 40,
+    attacks: Annotated[str, typer.Option(help="Separated by commas.")] = ",".join(ATTACKS),
     graphs: Annotated[int, typer.Option("--small", help="Small graphs of each layer, instead of datasets.")] = 0,
 ) -> None:
     torch.set_num_threads(1)
@@ -269,13 +289,17 @@ def main(
         for seed in range(min(seeds, SEEDS[dataset])):
             cell = Cell(dataset, backbone, method, seed)
             about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed}
-            if any(key[:4] == tuple(about.values()) and key[4] == "injection-realistic" for key in rows):
-                continue  # the last rows of a model are there
+            done = {(key[4], key[7]) for key in rows if key[:4] == tuple(about.values())}
+            missing = [
+                attack for name in attacks.split(",") for attack, *last in [ATTACKS[name]] if (*last,) not in done
+            ]
+            if not missing:
+                continue
             data = backbones.BACKBONES[backbone].prepare(datasets.compact(datasets.load(dataset, seed=seed)))
             model = trained(cell, data, models)[0].eval()
             test = require(data, "test_mask").nonzero().flatten()
             nodes = test[torch.randperm(len(test), generator=torch.Generator().manual_seed(seed))[:items]].sort().values
-            for attack in ATTACKS:
+            for attack in missing:
                 for row in attack(model, data, nodes, steps):
                     keep(about | row)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,6 +116,7 @@ def rows_of(cell: Cell, model: nn.Module, data: Data, missing: list[tuple[str, i
         for budget in budgets:
             proof = proofs.get(budget, proofs[max(proofs)])
             figures = {"how": proof.how, **proof.shares(budget), "overlap": contested_overlap(proof, data)}
+            figures |= on_validation(proof, data, budget) if name == "links" else {}
             yield about | {"against": name, "groups": groups, "budget": budget} | figures
 
 
@@ -124,6 +125,17 @@ def contested_overlap(proof: Proof, data: Data) -> float | None:
     if proof.overlap is None:
         return None
     return float(proof.overlap[degree(require(data, "edge_index")[1], len(proof.overlap)) + 1 >= TOP].mean())
+
+
+def on_validation(proof: Proof, data: Data, budget: int) -> Row:
+    """The share certified and right, and the accuracy, of the validation nodes: T is chosen by them."""
+    shares = replace(proof, test=require(data, "val_mask")).shares(budget)
+    return {"validation": shares["certified_and_right"], "validation_accuracy": shares["accuracy"]}
+
+
+def is_whole(row: Row) -> bool:
+    """Whether a row has all its entries."""
+    return row["against"] != "links" or "validation" in row
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -145,7 +157,8 @@ def main(
         for seed in range(min(seeds, SEEDS[dataset])):
             cell = Cell(dataset, backbone, method, seed)
             about = (dataset, backbone, method, seed)
-            missing = [row for row in all_rows() if again or (*about, *row) not in rows]
+            whole = {at for at, row in rows.items() if is_whole(row)}
+            missing = [row for row in all_rows() if again or (*about, *row) not in whole]
             if not missing:
                 continue
             data = datasets.compact(datasets.load(dataset, seed=seed))

@@ -446,6 +446,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "composition": composition,
     "violations": violations,
     "certified-links": lambda: proved.certified("links"),
+    "certified-chosen": proved.chosen,
+    "interception": proved.intercepted,
     "certified-deletions": lambda: proved.certified("deletions"),
     "certified-injections": lambda: proved.certified("injection"),
     "certified-realistic": lambda: proved.certified("injection-realistic"),

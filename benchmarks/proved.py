@@ -40,6 +40,44 @@ def certified(against: str) -> str:
     return grid([*head, *heads], body)
 
 
+def chosen(links: int = 5) -> str:
+    """Votes with the T that certifies most validation nodes as right, for each seed: shares of test nodes."""
+    options: dict[tuple[str, str, str, int], list[Row]] = defaultdict(list)
+    for row in _rows("certified.json"):
+        if row["against"] == "links" and row["budget"] == links and "validation" in row:
+            options[row["dataset"], row["backbone"], row["method"], row["seed"]].append(row)
+    models: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for (*about, _), rows in options.items():
+        rows.sort(key=lambda row: row["groups"])
+        models[*map(str, about)].append(max(rows, key=lambda row: (row["validation"], row["validation_accuracy"])))
+    body = []
+    for about, own in models.items():
+        right, accuracy, plain, bare = (
+            mean(row[name] for row in own) for name in ("certified_and_right", "accuracy", "plain", "without_links")
+        )
+        groups = ", ".join(str(count) for count in sorted({row["groups"] for row in own}))
+        figures = [f"{value:.3f}" for value in (right, bare, right - bare, accuracy, plain, accuracy - plain)]
+        body.append([*about, str(len(own)), groups, *figures])
+    head = ["dataset", "backbone", "method", "seeds", "T", f"certified and right, e = {links}", "without links"]
+    return grid([*head, "difference", "accuracy", "plain", "difference"], body)
+
+
+def intercepted() -> str:
+    """Interception beside votes: shares certified and right over the budget."""
+    sums: dict[tuple[str, ...], dict[int, Row]] = defaultdict(dict)
+    for row in _rows("interception.json"):
+        about = (row["dataset"], row["model"], row["against"], row["method"], str(row["groups"] or "-"))
+        sums[about][row["budget"]] = row
+    budgets = sorted({budget for rows in sums.values() for budget in rows if budget})
+    body = []
+    for about, rows in sorted(sums.items(), key=lambda item: (*item[0][:3], int(item[0][4].replace("-", "0")))):
+        one = rows[0]
+        right = [f"{rows[b]['certified_and_right']:.3f}" if b in rows else "-" for b in (0, *budgets)]
+        body.append([*about, f"{one['passes']:,}", f"{one['accuracy']:.3f}", *right])
+    head = ["dataset", "model", "attacker", "method", "T", "passes", "accuracy", "no abstention and right"]
+    return grid([*head, *(f"budget {budget}" for budget in budgets)], body)
+
+
 def _mean_at(rows: Iterable[Row], budget: int, name: str) -> str:
     """The mean of a column over the seeds at one budget, or a dash."""
     values = [row[name] for row in rows if row["budget"] == budget and row.get(name) is not None]

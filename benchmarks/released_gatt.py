@@ -48,7 +48,8 @@ class _Unpickler(pickle.Unpickler):
         return type(global_name, (_Empty,), {})
 
 
-def _load(path: Path) -> Any:
+def load_tensors(path: Path) -> Any:
+    """Load a pickle of any objects: their tensors, and empty objects with their state."""
     only_tensors: Any = types.ModuleType("only_tensors")
     only_tensors.Unpickler, only_tensors.load = _Unpickler, pickle.load
     return torch.load(path, map_location="cpu", pickle_module=only_tensors, weights_only=False)
@@ -96,17 +97,19 @@ class Released:
                 yield node, torch.isin(code, steps)
 
 
+def conv_parameters(conv: Any) -> dict[str, Tensor]:
+    """Return the parameters of a loaded GATConv by the names of today's PyG."""
+    own = {name: value for name, value in conv.state["_parameters"].items() if value is not None}
+    return own | {"lin.weight": conv.state["_modules"]["lin_src"].state["_parameters"]["weight"]}
+
+
 def released(folder: Path) -> Iterator[Released]:
     """Yield the released models, with their graphs."""
     for path, (dataset, graph) in FILES.items():
-        convs = _load(folder / path).state["_modules"].values()
-        parameters: list[dict[str, Tensor]] = []
-        for conv in convs:
-            own = {name: value for name, value in conv.state["_parameters"].items() if value is not None}
-            own["lin.weight"] = conv.state["_modules"]["lin_src"].state["_parameters"]["weight"]
-            parameters.append(own)
+        convs = load_tensors(folder / path).state["_modules"].values()
+        parameters = [conv_parameters(conv) for conv in convs]
         sizes = [parameters[0]["lin.weight"].size(1), *(own["lin.weight"].size(0) for own in parameters)]
         model = Layers(sizes, bias="bias" in parameters[0]).eval()
         model.load_state_dict({f"convs.{i}.{k}": v for i, own in enumerate(parameters) for k, v in own.items()})
-        stored = dict(_load(folder / graph).state["_store"].state["_mapping"])
+        stored = dict(load_tensors(folder / graph).state["_store"].state["_mapping"])
         yield Released(dataset, model, stored["x"], stored["edge_index"], stored["y"], stored)

@@ -24,6 +24,7 @@ from fgai.certificates import (
     ordered_overlap,
 )
 from fgai.certificates.chain import NoBoundError, parse_chain
+from fgai.certificates.deletions import certified_under_deletions
 from fgai.certificates.features import mean_bounds
 from fgai.certificates.injections import StateBounds, injected_states, two_layers
 from fgai.errors import DataError, SettingError
@@ -459,3 +460,35 @@ def test_a_proof_says_what_is_known_of_one_item():
     assert Proof(Links(1), "none", "no votes", torch.zeros(1), torch.zeros(1)).sentence() == (
         "Nothing is proved against 1 changed link: no votes."
     )
+
+
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_deletions_are_the_same_in_parts_of_the_graph(layer, layers, monkeypatch):
+    torch.manual_seed(0)
+    found = set()
+    for _ in range(3):
+        chain = parse_chain((Two(layer) if layers == 2 else layer(4, 3)).eval(), graph())
+        whole = [certified_under_deletions(chain, links) for links in (1, 2)]
+        covered = []
+        monkeypatch.setattr("fgai.certificates.deletions.PART", 4)
+        for nodes, places, part in chain.parts(4):
+            covered += nodes.tolist()
+            assert torch.equal(part.hidden[places], chain.hidden[nodes])
+            inside = [set(part.hidden[part.source[part.target == at], 0].tolist()) for at in places.tolist()]
+            assert inside == [set(chain.hidden[chain.source[chain.target == v], 0].tolist()) for v in nodes.tolist()]
+        assert covered == [*range(chain.nodes)]
+        assert all(torch.equal(certified_under_deletions(chain, 1 + i), whole[i]) for i in range(2))
+        found |= {*whole[0].tolist()}
+        monkeypatch.undo()
+    assert found == {True, False}
+
+
+def test_a_layer_on_its_projections_is_the_same():
+    for layer in (GATConv, GATv2Conv):
+        chain = parse_chain(Two(layer).eval(), graph())
+        short = chain.projected()
+        for one in ("values", "scores"):
+            ends = (chain.source, chain.target) if one == "scores" else ()
+            found, expected = (getattr(c.first, one)(c.x, *ends) for c in (short, chain))
+            assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
