@@ -14,8 +14,8 @@ graphs: each edge is deleted with probability p_d, the features of each node are
 For `features` a message of source s arrives with probability at most (1 - p_a) (1 - prod over paths (1 - (1 - p_d)^l))
 (Theorem 2), of m sources with Delta = 1 - prod (1 - .) over the m largest (Theorem 3). For `links`, a changed link
 matters only if it is not deleted, so Delta = 1 - p_d^e; both directions of a link share one coin. The class stays if
-lower(p_1) - Delta > upper(p_2) + Delta, with Clopper-Pearson bounds. That holds with a probability of 1 - ALPHA for each
-node; votes hold always. p_d = 1 - 1/T keeps as many links of a graph as T groups do.
+lower(p_1) - Delta > upper(p_2) + Delta, with Clopper-Pearson bounds, which hold with a probability of 1 - ALPHA for
+each node; votes hold always. p_d = 1 - 1/T keeps as many links of a graph as T groups do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OUT = Path("results/interception.json")
 KEY = ("dataset", "model", "method", "against", "groups", "budget")
 PRE_SAMPLES, SAMPLES, ALPHA = 1_000, 3_000, 0.01  # as in their demo
 DELETED, ABLATED = 0.361449, 0.794  # as in their demo
-NODES, LINKS, GROUPS = (1, 2, 3, 5, 10), (1, 2, 5, 10), (5, 11, 25)
+NODES, LINKS, GROUPS = (1, 2, 5, 10), (1, 2, 5, 10), (11, 25, 5)
 HIDDEN = 8  # heads and channels
 
 

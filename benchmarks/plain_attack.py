@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import k_hop_subgraph
 
-HOPS, SCALES, AT_ONCE = 2, (1.0, 100.0), 4_000
+HOPS, SCALES = 2, (1.0, 100.0)
 WORD = 2**64 - 1
 
 
@@ -83,32 +83,33 @@ def attack(model: nn.Module, x: Tensor, edge_index: Tensor, nodes: Tensor, group
         beside: dict[int, list[int]] = defaultdict(list)
         for source, target in edges.t().tolist():
             beside[target].append(source)
-        cases: list[tuple[int, Data]] = []
+        grown, cut = [], []
         for place, node in enumerate(nodes.tolist()):
             near, inside, at, _ = k_hop_subgraph(node, HOPS, edges, True, len(x))
-            cases += [(place, with_new(x[near], inside, int(at), row)) for row in rows]
+            grown.append(with_new(x[near], inside, at, place))
             for other in {*beside[node]} - {node}:
                 remaining = ((edges == node).any(0) & (edges == other).any(0)).logical_not()
                 near, inside, at, _ = k_hop_subgraph(node, HOPS, edges[:, remaining], True, len(x))
-                cases.append((place, Data(x=x[near], edge_index=inside, at=at)))
-            if len(cases) >= AT_ONCE:
-                note(model, cases, reached[:, group])
-                cases = []
-        note(model, cases, reached[:, group])
+                cut.append(Data(x=x[near], edge_index=inside, at=at, place=place))
+        note(model, cut, x[:1], reached[:, group])
+        note(model, grown, rows, reached[:, group])
     return Found(torch.stack(votes, 1), reached)
 
 
-def with_new(x: Tensor, edges: Tensor, at: int, row: Tensor) -> Data:
-    """The graph with one new node, linked to the node `at` in both directions."""
-    new = torch.tensor([[len(x), at], [at, len(x)]])
-    return Data(x=torch.cat([x, row[None]]), edge_index=torch.cat([edges, new], 1), at=torch.tensor([at]))
+def with_new(x: Tensor, edges: Tensor, at: Tensor, place: int) -> Data:
+    """The graph with one new node, its last, linked to the node `at` in both directions."""
+    new = torch.tensor([len(x)])
+    links = torch.stack([torch.cat([new, at]), torch.cat([at, new])])
+    grown = torch.cat([x, torch.full_like(x[:1], torch.nan)])
+    return Data(x=grown, edge_index=torch.cat([edges, links], 1), at=at, place=place)
 
 
-def note(model: nn.Module, cases: list[tuple[int, Data]], reached: Tensor) -> None:
-    """Read cases together and mark the classes that they reach; [B, C]."""
-    if not cases:
+def note(model: nn.Module, graphs: list[Data], rows: Tensor, reached: Tensor) -> None:
+    """Mark the classes that the graphs reach, with each of the rows as the features of new nodes; [B, C]."""
+    if not graphs:
         return
-    places = torch.tensor([place for place, _ in cases])
-    batch = Batch.from_data_list([graph for _, graph in cases])
-    at = batch.at + batch.ptr[:-1]
-    reached[places, model(batch.x, batch.edge_index)[at].argmax(1)] = True
+    batch = Batch.from_data_list(graphs)
+    at, new = batch.at + batch.ptr[:-1], batch.x[:, 0].isnan()
+    for row in rows:
+        batch.x[new] = row
+        reached[batch.place, model(batch.x, batch.edge_index)[at].argmax(1)] = True

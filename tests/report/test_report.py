@@ -74,7 +74,14 @@ def test_certificates_and_histories_are_shown_by_the_names_of_the_models():
 def test_proofs_are_curves_over_the_budget_beside_the_model_without_links():
     votes = certify(fgai.Voted(trained(), 5), community(), against=Links(1))
     cut = certify(trained("hashed"), community(), against=Deletions(1))
-    charts = report.content(comparison(), proofs={"vanilla": votes, "other": cut})["charts"]
+    shown = report.content(comparison(), proofs={"vanilla": votes, "other": cut})
+    charts, proved = shown["charts"], shown["proved"]
+    assert {name: set(notes) for name, notes in proved.items()} == {name: set(shown["views"][name]) for name in proved}
+    budgets = {node: int(votes.budget[int(node)]) for node in proved["vanilla"]}
+    assert {0, 2} & {*budgets.values()}
+    for node, note in proved["vanilla"].items():
+        start = f"No {budgets[node]} changed link" if budgets[node] else "Nothing is proved"
+        assert note.startswith(start)
     links, deletions = [chart for chart in charts if chart["title"].startswith("Certified against")]
     assert (links["title"], deletions["title"]) == ("Certified against Links", "Certified against Deletions")
     rows = votes.curve()

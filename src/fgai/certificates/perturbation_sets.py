@@ -13,7 +13,7 @@ The model, its groups and its key are fixed before the attack: these are attacks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fgai.adversaries import AttentionBall
 from fgai.errors import SettingError
@@ -137,6 +137,18 @@ def size_of(against: PerturbationSet) -> float:
     >>> size_of(Links(3))
     3
     """
-    if isinstance(against, Links | Deletions):
-        return against.links
-    return against.nodes if isinstance(against, Injection) else against.radius
+    return getattr(against, _unit(against))
+
+
+def with_size(against: PerturbationSet, size: float) -> PerturbationSet:
+    """Return the perturbation set with another budget.
+
+    >>> with_size(Links(3), 1)
+    Links(links=1)
+    """
+    return replace(against, **{_unit(against): size})
+
+
+def _unit(against: PerturbationSet) -> str:
+    """Return the name of the field that is the budget."""
+    return {Links: "links", Deletions: "links", Injection: "nodes"}.get(type(against), "radius")

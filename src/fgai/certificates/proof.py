@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fgai.adversaries import AttentionBall
-from fgai.certificates.perturbation_sets import Features, PerturbationSet, phrase, size_of
+from fgai.certificates.perturbation_sets import Features, PerturbationSet, phrase, size_of, with_size
 from fgai.files import atomic_write, checked_suffix, jsonable
 
 How = Literal["exact", "bound", "vote", "none"]
@@ -104,6 +105,14 @@ class Proof:
             "overlap": overlap,
             "overlap_how": self.overlap_how,
         }
+
+    def item_sentence(self, index: int) -> str:
+        """Return what is proved about the class of one node or pair as one sentence."""
+        budget = self.item(index)["budget"]
+        if budget <= 0:
+            return f"Nothing is proved about its class against {phrase(self.against)}."
+        proved = with_size(self.against, budget) if math.isfinite(budget) else self.against
+        return f"No {phrase(proved)} can change its class ({self.how})."
 
     def sentence(self) -> str:
         """Return the result as one sentence."""

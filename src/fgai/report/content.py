@@ -158,12 +158,22 @@ def content(
         ],
         "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
         "views": {name: {str(v.node): vars(v) for v in report.views} for name, report in reports.items()},
+        "proved": node_proofs(reports, _renamed(proofs, labels)),
         "types": (types := {node: kind for report in reports.values() for node, kind in report.types.items()}),
         "kinds": list(dict.fromkeys(types.values())),
         "names": {node: name for report in reports.values() for node, name in report.names.items()},
         "provenance": _provenance(first, about or {}),
     }
     return clip_texts(jsonable(values))
+
+
+def node_proofs(reports: Mapping[str, AuditReport], proofs: Mapping[str, Proof]) -> dict[str, dict[str, str]]:
+    """What is proved about each node with a view, as a sentence, by model and node."""
+    of_nodes = {name: proof for name, proof in proofs.items() if len(proof.budget) == reports[name].graph["nodes"]}
+    return {
+        name: {str(view.node): proof.item_sentence(view.node) for view in reports[name].views}
+        for name, proof in of_nodes.items()
+    }
 
 
 def _labels(names: Iterable[str]) -> dict[str, str]:

@@ -66,6 +66,9 @@ function show(node, jump) {
   });
   note.textContent = [
     `Node ${called(node)}: ${losses.join(", ")}.`,
+    ...models
+      .filter((model) => shown.proved[model]?.[node])
+      .map((model) => `Proved for ${model}: ${shown.proved[model][node]}`),
     ...(unseen ? [`${unseen} more neighbours, of less attention, are not shown.`] : []),
     ...(absent.length ? [`This file keeps no picture of it for ${absent.join(", ")}.`] : []),
   ].join(" ");
