@@ -22,7 +22,7 @@ from fgai.certificates.layers import Activation, Layer, LayerCall, identity, mat
 from fgai.checks import check_logits, expected_rows
 from fgai.devices import to_double
 from fgai.errors import FGAIError
-from fgai.graph import degree, edge_keys, require, segment_sum
+from fgai.graph import degree, edge_keys, require, segment_sum, stable_sort
 from fgai.reading import Reading
 
 
@@ -71,7 +71,7 @@ class Chain:
         Yields:
             The nodes of a part, their places in its chain, and the chain.
         """
-        target, order = self.target.sort(stable=True)
+        target, order = stable_sort(self.target)
         ends = degree(target, self.nodes).cumsum(0)
         start = first = 0
         while start < self.nodes:
