@@ -101,5 +101,5 @@ def test_released_pickles_run_no_code(monkeypatch, tmp_path):
             return os.mkdir, (str(tmp_path / "ran"),)
 
     torch.save({"weight": torch.ones(2), "other": Malicious()}, tmp_path / "model.pt")
-    assert benchmark._load(tmp_path / "model.pt")["weight"].tolist() == [1, 1]
+    assert benchmark.load_tensors(tmp_path / "model.pt")["weight"].tolist() == [1, 1]
     assert not (tmp_path / "ran").exists()
