@@ -198,12 +198,12 @@ def attack_plainly(model: nn.Module, data: Data, nodes: Tensor, steps: int) -> I
     voted, x = Voted(model, GROUPS), require(data, "x")
     proof = certify(voted, data, against=Links(max(LINKS)))
     x = x.to_dense() if x.is_sparse else x
-    found = plain_attack.attack(model, x, require(data, "edge_index"), nodes, GROUPS, voted.key)
-    if not torch.equal(found.prediction, proof.prediction[nodes]):
+    outcome = plain_attack.attack(model, x, require(data, "edge_index"), nodes, GROUPS, voted.key)
+    if not torch.equal(outcome.prediction, proof.prediction[nodes]):
         raise RuntimeError("the independent votes and those of fgai differ on the clean graph")
     for links in LINKS:
         yield {"against": "links", "groups": GROUPS, "budget": links, "attacker": "plain"} | counts(
-            proof.certified(links)[nodes], found.falls(links)
+            proof.certified(links)[nodes], outcome.falls(links)
         )
 
 

@@ -157,8 +157,8 @@ def main(
         for seed in range(min(seeds, SEEDS[dataset])):
             cell = Cell(dataset, backbone, method, seed)
             about = (dataset, backbone, method, seed)
-            whole = {at for at, row in rows.items() if is_whole(row)}
-            missing = [row for row in all_rows() if again or (*about, *row) not in whole]
+            complete = {at for at, row in rows.items() if is_whole(row)}
+            missing = [row for row in all_rows() if again or (*about, *row) not in complete]
             if not missing:
                 continue
             data = datasets.compact(datasets.load(dataset, seed=seed))

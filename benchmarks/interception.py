@@ -138,10 +138,10 @@ def sampled(task: Task, deleted: float, ablated: float, samples: int, both_ways:
     coin = edge_keys(ends, len(z)).unique(return_inverse=True)[1] if both_ways else torch.arange(edges.size(1))
     counts, rows = torch.zeros(len(z), len(task.model.conv2.bias), dtype=torch.long), torch.arange(len(z))
     for _ in range(samples):
-        kept = torch.rand(int(coin.max()) + 1, generator=draw)[coin] >= deleted
+        remains = torch.rand(int(coin.max()) + 1, generator=draw)[coin] >= deleted
         gone = torch.rand(len(z), 1, generator=draw) < ablated
-        seen = z if token is None else torch.where(gone, token, z)
-        counts[rows, (task.model.layers(seen, edges[:, kept]) + own).argmax(1)] += 1
+        features = z if token is None else torch.where(gone, token, z)
+        counts[rows, (task.model.layers(features, edges[:, remains]) + own).argmax(1)] += 1
     return counts
 
 
