@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -55,7 +55,8 @@ class GAT(nn.Module):
 
     def __init__(self, features: int, classes: int, skip: bool) -> None:
         super().__init__()
-        self.conv1, self.conv2 = GATConv(features, HIDDEN, heads=HIDDEN), GATConv(HIDDEN * HIDDEN, classes)
+        self.conv1: Any = GATConv(features, HIDDEN, heads=HIDDEN)  # its projection is replaced below
+        self.conv2 = GATConv(HIDDEN * HIDDEN, classes)
         self.skip = skip
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:

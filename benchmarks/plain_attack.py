@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,8 +70,8 @@ class Found:
 @torch.no_grad()
 def attack(model: nn.Module, x: Tensor, edge_index: Tensor, nodes: Tensor, groups: int, key: int) -> Found:
     """Attack the votes of some nodes; x is dense and the graph undirected."""
-    links = [tuple(link) for link in edge_index.t().tolist()]
-    hashed = torch.tensor([group_of(*link, groups, key) for link in links])
+    links: list[list[int]] = edge_index.t().tolist()
+    hashed = torch.tensor([group_of(a, b, groups, key) for a, b in links])
     none = torch.zeros(2, 0, dtype=torch.long)
     alone = model(x, none)
     rows = torch.cat([scale * x[alone[:, c].argmax()][None] for c in range(alone.size(1)) for scale in SCALES])
@@ -108,7 +109,7 @@ def note(model: nn.Module, graphs: list[Data], rows: Tensor, reached: Tensor) ->
     """Mark the classes that the graphs reach, with each of the rows as the features of new nodes; [B, C]."""
     if not graphs:
         return
-    batch = Batch.from_data_list(graphs)
+    batch: Any = Batch.from_data_list([*graphs])
     at, new = batch.at + batch.ptr[:-1], batch.x[:, 0].isnan()
     for row in rows:
         batch.x[new] = row
