@@ -27,16 +27,22 @@ QUICK = NodeInjection(nodes=20, edges=40, steps=1, step=0.3)  # it goes on from 
 class Pieces:
     """`fgai.datasets.synthetic` a piece at a time: communities are ranges of ids, and a few edges repeat."""
 
-    def __init__(self, nodes: int, homophily: float = 0.8, exponent: float = 2.5) -> None:
-        self.nodes, self.homophily = nodes, homophily
+    def __init__(
+        self,
+        nodes: int,
+        homophily: float = 0.8,
+        exponent: float = 2.5,
+        degree: float = DEGREE,
+        features: int = FEATURES,
+    ) -> None:
+        self.nodes, self.homophily, self.features, self.links = nodes, homophily, features, int(nodes * degree / 2)
         popular = np.random.default_rng(0).random(nodes) ** (-1 / (exponent - 1))
         self.bounds = np.concatenate([[0.0], np.minimum(popular, nodes**0.5).cumsum()])
 
     def edges(self) -> Iterator[np.ndarray]:
         """Both directions of each link; [2, n]."""
-        links = self.nodes * DEGREE // 2
-        for number, first in enumerate(range(0, links, PIECE)):
-            draws = np.random.default_rng([1, number]).random((3, min(PIECE, links - first)))
+        for number, first in enumerate(range(0, self.links, PIECE)):
+            draws = np.random.default_rng([1, number]).random((3, min(PIECE, self.links - first)))
             one = self._at(draws[0] * self.bounds[-1])
             group = one * CLASSES // self.nodes
             low, high = (self.bounds[-(-(group + more) * self.nodes // CLASSES)] for more in (0, 1))
@@ -55,9 +61,9 @@ class Pieces:
 
     def x(self) -> Iterator[np.ndarray]:
         """Half the community's direction, plus noise."""
-        centre = np.random.default_rng(2).standard_normal((CLASSES, FEATURES)).astype(np.float32)
+        centre = np.random.default_rng(2).standard_normal((CLASSES, self.features)).astype(np.float32)
         for number, y in enumerate(self.y()):
-            noise = np.random.default_rng([3, number]).standard_normal((len(y), FEATURES), dtype=np.float32)
+            noise = np.random.default_rng([3, number]).standard_normal((len(y), self.features), dtype=np.float32)
             yield 0.5 * centre[y] + noise
 
 
@@ -113,8 +119,8 @@ def opened(folder: Path, nodes: int, batch: int, fanout: tuple[int, ...], count:
     return Timed(Loader(store, fanout, batch=min(batch, len(seeds) // (count + 2)), seed_nodes=seeds), count)
 
 
-def model_for_all() -> nn.Module:
-    like = Data(x=torch.ones(1, FEATURES), y=torch.tensor([CLASSES - 1]))
+def model_for_all(features: int = FEATURES) -> nn.Module:
+    like = Data(x=torch.ones(1, features), y=torch.tensor([CLASSES - 1]))
     return backbones.build("gat", like)
 
 

@@ -20,6 +20,7 @@ from statistics import mean
 from typing import Any
 
 import places
+import planned
 import proved
 import reasons
 import reproduction
@@ -319,38 +320,14 @@ def _item(note: str) -> str:
     return textwrap.fill(note, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
 
 
-def costs(file: str, of: str | tuple[str, ...] = "") -> str:
-    """The figures of one file, or of some commands."""
-    rows = [cost for cost in read_costs(ROOT / "results" / file) if cost.command.startswith(of)]
+def costs(file: str, of: str | tuple[str, ...] = "", about: str = "") -> str:
+    """The figures of one file, or of some commands, or about one thing."""
+    rows = read_costs(ROOT / "results" / file)
+    rows = [cost for cost in rows if cost.command.startswith(of) and about in cost.what]
     return grid(
         ["what", "dataset", "model", "value", "command"],
         [[cost.what, cost.dataset, cost.backbone, f"{cost.value:g}", f"`{cost.command}`"] for cost in rows],
     )
-
-
-GRAPHS = {  # nodes, edges, features, machines of 32 ranks
-    "ogbn-papers100M": (111_059_956, 1_615_685_872, 128, (4, 16)),
-    "10^10 edges": (10**9, 10**10, 128, (16, 64)),
-}
-
-
-def scale_plan() -> str:
-    """What the cost model says of larger graphs."""
-    known = {(cost.what, cost.dataset): cost.value for cost in read_costs(ROOT / "results/scale.json")}
-    where, body = "generated, 10^7 nodes", []
-    if ("FGAI, CPU us a seed node", where) not in known:
-        return "Not run yet.\n"
-    seed, rows = known["FGAI, CPU us a seed node", where] / 1e6, known["nodes sampled for a seed node", where]
-    for name, (nodes, edges, features, several) in GRAPHS.items():
-        number = 4 if edges < 2**31 else 8
-        disk = (4 * features * nodes + (4 + number) * edges + 8 * nodes) / 1e9
-        for machines in several:
-            ranks = 32 * machines
-            network = rows * 4 * features * (1 - 1 / machines) / seed * 32 / 1e9
-            hours = nodes * seed / ranks / 3600
-            body.append([name, f"{disk:.0f} GB", str(machines), f"{hours:.2g} h", f"{network:.1f} GB/s"])
-    head = ["graph", "store", "machines", "epoch of FGAI over all nodes", "features fetched, per machine, if spread"]
-    return grid(head, body)
 
 
 OUTCOMES = ("tried", "refused", "worked", "raw", "crashed", "hung", "memory", "silent")
@@ -465,7 +442,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     ),
     "growth": lambda: costs("scale.json", "python benchmarks/scale.py"),
     "ingest": lambda: costs("scale.json", "python benchmarks/ingest.py"),
-    "scale-plan": scale_plan,
+    "scale-plan": planned.larger_graphs,
+    "scale-assumptions": planned.assumptions,
+    "reduction": lambda: costs("plan.json", "python benchmarks/plan.py", "ms a step for gradients"),
+    "engines": lambda: costs("engines.json", "python benchmarks/ray_train.py"),
+    "loaders": lambda: costs("engines.json", "python benchmarks/loaders.py"),
     "survived": survived,
     "coverage": coverage,
     "coverage-counts": coverage_counts,

@@ -32,9 +32,9 @@ from fgai.bench.results import CellStore as Cells
 from fgai.bench.results import Cost, read_costs, write_costs
 from fgai.calling import eval_mode
 from fgai.certificates import certified_radius
-from fgai.distributed import launch
 from fgai.kernels.pyg import accelerated
 from fgai.large import Loader, audit_batches, concat_readings, full_neighbour_loader, layerwise_readings, write_store
+from fgai.launchers import launch
 from fgai.metrics import micro_f1
 from fgai.metrics.base import measure
 from fgai.reading import Reader

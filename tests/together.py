@@ -11,7 +11,7 @@ from fgai import FGAI, NodeInjection, datasets, distributed
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
-from fgai.large import Loader, audit_batches, full_neighbour_loader
+from fgai.large import Loader, audit_batches, full_neighbour_loader, layerwise_readings
 from fgai.methods import Batches
 
 DATA = split_nodes(datasets.synthetic(400, 4_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
@@ -57,9 +57,13 @@ def fit_and_die(folder):
 
 
 def audit_here(folder):
-    """Each rank audits its share; all say the same."""
-    found = audit_batches(build("gat", DATA), full_neighbour_loader(DATA, 2, batch=64), ATTACK)
-    (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(dict(found.clean)))
+    """Each rank audits its share; all say the same. Then each reads its share layer by layer."""
+    model = build("gat", DATA)
+    found = audit_batches(model, full_neighbour_loader(DATA, 2, batch=64), ATTACK)
+    parts = [(part.nodes, part.reading.logits) for part in layerwise_readings(model.eval(), DATA, batch=150)]
+    nodes, logits = (torch.cat(values).tolist() for values in zip(*parts, strict=True))
+    said = {"clean": dict(found.clean), "nodes": nodes, "logits": logits}
+    (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(said))
 
 
 def refuse():

@@ -48,7 +48,7 @@ VALID = {
     "groups": ("3", "0", "99999999"),
     "fixed": ("pe", "x"),
     "preset": ("default", "paper", "links"),
-    "engine": ("serial", "ray", "zzz"),
+    "engine": ("serial", "local", "ray", "zzz"),
     "model": ("inputs:model", "inputs:Plain", "inputs:graph"),
     "plan": ("table1", "table9"),
     "row": ("tiny-gat-vanilla-0", "../cells/tiny-gat-vanilla-0", "nope"),

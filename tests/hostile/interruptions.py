@@ -25,7 +25,7 @@ from campaign import Finding, lasting
 
 import fgai
 from fgai import cli, saved
-from fgai import distributed as launch
+from fgai import launchers as launch
 from fgai.bench import run
 from fgai.bench.results import read_rows
 from fgai.bench.run import Settings

@@ -1,5 +1,8 @@
 import itertools
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,10 +13,14 @@ from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.utils import k_hop_subgraph
 
-from fgai import datasets
+from fgai import FGAI, NodeInjection, datasets
+from fgai.backbones import build
 from fgai.errors import SettingError
-from fgai.large import Loader, NeighbourSampler, full_neighbour_loader
+from fgai.large import Loader, NeighbourSampler, full_neighbour_loader, write_store
+from fgai.large.loader import ShardedBatches
+from fgai.large.permutation import Permutation
 from fgai.large.sampler import CSC, sample_distinct
+from fgai.registry import import_file
 from loose import loose
 
 GRAPH = loose(datasets.synthetic(300, 4_000, features=4, seed=1))
@@ -109,3 +116,67 @@ def test_a_node_without_neighbours_is_a_batch():
 def test_a_fanout_without_meaning_is_refused(fanout):
     with pytest.raises(SettingError, match="fanout"):
         Loader(GRAPH, fanout)
+
+
+@given(st.integers(1, 3_000), st.integers(-(2**70), 2**70))
+def test_a_keyed_permutation_is_a_bijection(count, key):
+    order = Permutation(count, key)(torch.arange(count))
+    assert torch.equal(order.sort().values, torch.arange(count))
+
+
+def test_a_permutation_of_more_numbers_than_memory_holds_is_computed_where_it_is_asked_for():
+    positions = torch.arange(10**12 - 50_000, 10**12)
+    order = Permutation(10**12, key=7)(positions)
+    assert len(order.unique()) == 50_000 and 0 <= int(order.min()) <= int(order.max()) < 10**12
+    assert chisquare(torch.histc(order.double(), 50, 0, 10**12).numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_each_position_goes_anywhere_with_equal_frequency(count):
+    positions = torch.tensor([0, 1, count - 1])
+    found = torch.stack([Permutation(count, key)(positions) for key in range(1_500)])
+    for column in range(3):
+        assert chisquare(torch.bincount(found[:, column], minlength=count).numpy()).pvalue > 1e-3
+    apart = (found[:, 1] - found[:, 0]) % count  # of two positions side by side; never 0
+    assert chisquare(torch.bincount(apart, minlength=count)[1:].numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("count", "batch", "ranks"), [(300, 32, 2), (1_000, 7, 3), (64, 16, 4)])
+def test_the_parts_of_the_ranks_are_disjoint_and_complete(monkeypatch, count, batch, ranks):
+    monkeypatch.setattr("fgai.distributed.world_size", lambda: ranks)
+    parts = []
+    for rank in range(ranks):
+        monkeypatch.setattr("fgai.distributed.rank", lambda rank=rank: rank)
+        parts.append(list(ShardedBatches(count, batch, shuffle=True, seed=3)))
+    seen = [node for part in parts for nodes in part for node in nodes]
+    assert len(set(seen)) == len(seen) and set(seen) <= set(range(count))
+    assert len(seen) > count - ranks * batch, "at most the batches that do not go around are left out"
+    assert len({len(part) for part in parts}) == 1, "each rank takes the same number of steps"
+
+
+def test_a_loader_of_all_nodes_holds_no_list_of_them(tmp_path):
+    store = write_store(tmp_path / "graph", 10**6, lambda: [np.array([[0], [1]])], {"x": [np.ones((10**6, 1), "f4")]})
+    loader = Loader(store, (2,), batch=4)
+    batch = next(iter(loader))
+    assert torch.equal(batch.n_id[:4], batch.input_id) and len(batch.input_id.unique()) == 4
+    held = [*vars(loader).values(), *vars(loader.input_data).values()]
+    assert sum(value.untyped_storage().nbytes() for value in held if isinstance(value, torch.Tensor)) < 100
+
+
+def test_blocks_of_a_stand_in_are_batches_of_the_graph():
+    """examples/with_blocks.py: a loader with the interface of DGL's, which is a stand-in, gives FGAI its batches."""
+    example: Any = import_file(Path(__file__).parents[2] / "examples/with_blocks.py")
+    pairs = {tuple(pair) for pair in GRAPH.edge_index.t().tolist()}
+    batches = example.Batches(example.StandIn(GRAPH, (3, 2), batch=70), GRAPH)
+    seen = []
+    for batch in batches:
+        ends = batch.n_id[batch.edge_index].t().tolist()
+        assert {tuple(pair) for pair in ends} <= pairs and torch.equal(batch.x, GRAPH.x[batch.n_id])
+        arriving = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
+        degree = torch.bincount(GRAPH.edge_index[1], minlength=300)[batch.n_id]
+        assert torch.equal(arriving[: batch.batch_size], degree.clamp(max=3)[: batch.batch_size]), "one sample a node"
+        assert (arriving <= 3).all() and len(batch.n_id.unique()) == batch.num_nodes
+        seen += batch.n_id[: batch.batch_size].tolist()
+    assert sorted(seen) == list(range(300))
+    fit = FGAI(epochs=2, adversary=NodeInjection(nodes=2, edges=4, steps=1)).fit(build("gat", GRAPH), batches)
+    assert len(fit.history) == 2

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 
 from fgai.bench.plan import Cell
-from fgai.errors import MissingExtraError, RankError
+from fgai.errors import RankError
+from fgai.launchers import ray_cluster
 from fgai.registry import Registry
 
 Work = Callable[[Cell], None]
@@ -71,20 +72,15 @@ def pool(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
 def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
     """On a Ray cluster, one CPU per cell; a cell whose worker died runs again.
 
-    If no cluster is connected, one is started on this machine only. Ray opens ports.
+    It is the cluster that `RAY_ADDRESS` names, else one that is started on this machine only. Ray opens ports.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
 
     >>> [cell.name for cell in ray(id, [Cell("synthetic", "gat", "vanilla", seed=0)], workers=1)]  # doctest: +SKIP
     ['synthetic-gat-vanilla-0']
     """
-    try:
-        import ray as cluster  # pyright: ignore[reportMissingImports], an extra
-    except ImportError as error:
-        raise MissingExtraError("the ray engine needs Ray; install it with: pip install 'fgai[ray]'") from error
-    started = not cluster.is_initialized()
-    if started:
-        options: dict[str, Any] = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "log_to_driver": False}
-        cluster.init(num_cpus=workers, **options)
-    try:
+    with ray_cluster(workers) as cluster:
         task: Any = cluster.remote(num_cpus=1, max_retries=RETRIES)(_run_single_threaded)
         waiting = {task.remote(work, cell): cell for cell in cells}
         while waiting:
@@ -92,9 +88,6 @@ def ray(work: Work, cells: Sequence[Cell], workers: int) -> Iterator[Cell]:
             for reference in ready:
                 cluster.get(reference)
                 yield waiting.pop(reference)
-    finally:
-        if started:
-            cluster.shutdown()
 
 
 def default_workers() -> int:

@@ -118,6 +118,7 @@ def fit(
     batch: BatchSize = 0,
     fanout: Annotated[str, typer.Option(help="Neighbours that a batch samples at each hop.")] = "10,10",
     ranks: Annotated[int, typer.Option(help="Training processes; crashed ones restart.")] = 1,
+    engine: Annotated[str, typer.Option(help="What starts the ranks: local, torchrun or ray.")] = "local",
     split: Split = 0,
     modules: Import = None,
     device: Device = "",
@@ -127,15 +128,15 @@ def fit(
     The training starts from the weights of the model. The saved model is of the same kind.
     """
     from fgai.devices import resolve_device
-    from fgai.distributed import launch
     from fgai.large.fitting import BATCH
+    from fgai.launchers import LAUNCHERS, launch, local
 
     try_output(out, folder=True)
     if checkpoint is not None:
         try_output(checkpoint)
     import_modules(modules)
     resolve_device(device)
-    if ranks > 1:
+    if LAUNCHERS[engine] is not local or ranks > 1:
         checkpoint, batch = checkpoint or out.with_name(f"{out.name}.run"), batch or BATCH
     job = _FitJob(
         folder=folder,
@@ -155,10 +156,8 @@ def fit(
         device=device,
     )
     _load_for_fit(job)  # raises here once, and not in each rank
-    if ranks > 1:
-        launch(_run_fit, job, ranks=ranks)
-    else:
-        _run_fit(job)()
+    if summary := launch(_run_fit, job, ranks=ranks, engine=engine, folder=out.parent):
+        typer.echo(summary)
 
 
 def _load_for_fit(job: _FitJob) -> tuple[LoadedModel, Any]:
@@ -178,8 +177,11 @@ def _load_for_fit(job: _FitJob) -> tuple[LoadedModel, Any]:
     return loaded, method
 
 
-def _run_fit(job: _FitJob) -> Callable[[], None]:
-    """Fit on each rank; the returned function runs after the process group has ended, and saves on the first rank."""
+def _run_fit(job: _FitJob) -> Callable[[], str]:
+    """Fit on each rank; the returned function runs after the process group has ended, and saves on the first rank.
+
+    It returns a line about the result, which is empty on other ranks.
+    """
     from torch_geometric.data import Data
 
     from fgai import saved
@@ -203,21 +205,22 @@ def _run_fit(job: _FitJob) -> Callable[[], None]:
     )
     is_first = rank() == 0
 
-    def save() -> None:
-        if is_first:
-            f1 = f1_on_test(run.model, graph, call=saved.call_of(method))
-            entries = {
-                "data": dataset_name(graph, data, seed),
-                "data_sha256": fingerprint(graph) if isinstance(graph, Data) else "",
-                "method": {"name": job.method, "preset": preset, **asdict(method)},
-                "seed": seed,
-                **saved.fit_entries(run, f1),
-            }
-            if loaded.saved is None:
-                saved.save_user_model(job.out, run.model, source=loaded.name, **entries)
-            else:
-                saved.save(job.out, run.model, **loaded.saved.shape, **entries)
-            typer.echo(_summary(loaded, job, data, f1))
+    def save() -> str:
+        if not is_first:
+            return ""
+        f1 = f1_on_test(run.model, graph, call=saved.call_of(method))
+        entries = {
+            "data": dataset_name(graph, data, seed),
+            "data_sha256": fingerprint(graph) if isinstance(graph, Data) else "",
+            "method": {"name": job.method, "preset": preset, **asdict(method)},
+            "seed": seed,
+            **saved.fit_entries(run, f1),
+        }
+        if loaded.saved is None:
+            saved.save_user_model(job.out, run.model, source=loaded.name, **entries)
+        else:
+            saved.save(job.out, run.model, **loaded.saved.shape, **entries)
+        return _summary(loaded, job, data, f1)
 
     return save
 

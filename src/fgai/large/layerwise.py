@@ -20,7 +20,7 @@ from fgai import distributed
 from fgai.calling import Call
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
-from fgai.errors import CallError, SettingError
+from fgai.errors import CallError
 from fgai.large.loader import csc_of, full_neighbour_loader
 from fgai.large.store import DiskGraph
 from fgai.large.streaming import BatchReading
@@ -29,20 +29,30 @@ from fgai.progress import progress
 from fgai.reading import Reader, open_reader
 from fgai.training.data import num_seed_nodes
 
+CANDIDATES = 100_000  # nodes of which the probes are chosen
 PROBES = 2  # nodes whose logits are compared with those from full neighbourhoods
 TOLERANCE = 1e-3  # relative to the largest logit
 
 
 def layerwise_readings(
-    model: nn.Module, graph: Data | DiskGraph, *, batch: int = 1_024, call: Call | None = None
+    model: nn.Module,
+    graph: Data | DiskGraph,
+    *,
+    batch: int = 1_024,
+    call: Call | None = None,
+    folder: str | Path | None = None,
 ) -> Iterator[BatchReading]:
     """Yield exact readings of all nodes, batch by batch, with the attention of the last layer.
+
+    Of several ranks each computes its share of the batches of each layer, and yields its share of the readings. All
+    ranks must read them to the end.
 
     Args:
         model: A model that runs each of its message-passing layers once.
         graph: A graph in memory or on disk.
         batch: Seed nodes per batch.
         call: How the model is called on a graph; by its signature by default.
+        folder: Where outputs of layers are stored meanwhile. Ranks of several machines need one that they share.
 
     Raises:
         CallError: If the logits of a few nodes differ from those from their full neighbourhoods, because nodes
@@ -53,24 +63,21 @@ def layerwise_readings(
     >>> [len(part.nodes) for part in layerwise_readings(backbones.build("gat", data), data, batch=600)]
     [600, 400]
     """
-    if distributed.world_size() > 1:
-        raise SettingError(
-            f"layer by layer one process reads all nodes, but there are {distributed.world_size()} ranks; use "
-            "full_neighbour_loader() with several"
-        )
     loader, device = full_neighbour_loader(graph, hops=1, batch=batch), device_of(model)
-    with open_reader(model, call) as read, tempfile.TemporaryDirectory() as folder:
-        *early, last = _layer_order(read, on_device(next(iter(loader)), device))
+    with open_reader(model, call) as read, _shared_folder(folder) as place:
+        probe = loader([0])  # the batch of a node, on each rank
+        *early, last = _layer_order(read, on_device(probe, device))
         outputs: dict[str, Tensor] = {}
         with progress("layer by layer", (len(early) + 1) * len(loader)) as advance:
-            for name in early:
-                output = None
+            for number, name in enumerate(early):
+                like = _layer_output(read, name, probe, outputs)
+                output = _stored_rows(place / f"{number}", loader.shares.count, like)
                 for part in loader:
                     rows = _layer_output(read, name, part, outputs)
-                    output = _create_rows(Path(folder), loader.shares.count, rows) if output is None else output
                     output[part.n_id[: len(rows)]] = rows.cpu()
                     advance(name)
-                outputs[name] = torch.empty(0) if output is None else output
+                distributed.barrier()
+                outputs[name] = output
             _compare(read, graph, outputs)
             for part in loader:
                 yield _read_last_layer(read, part, outputs)
@@ -131,11 +138,27 @@ def _read_last_layer(read: Reader, part: Data, outputs: Mapping[str, Tensor]) ->
         return BatchReading(part.n_id, read.checked(one_graph(part)).head(num_seed_nodes(part)))
 
 
-def _create_rows(folder: Path, nodes: int, like: Tensor) -> Tensor:
-    """Create a file-backed tensor with one row like these for each node."""
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        shape = (nodes, *like.shape[1:])
-        return torch.from_numpy(np.memmap(file.name, like.cpu().numpy().dtype, "w+", shape=shape))
+@contextmanager
+def _shared_folder(parent: str | Path | None) -> Iterator[Path]:
+    """Yield a new folder of all ranks; the first rank deletes it when all have left."""
+    if distributed.rank() > 0:
+        place = distributed.broadcast_text("")
+        yield Path(place)
+        distributed.barrier()
+        return
+    with tempfile.TemporaryDirectory(dir=parent) as place:
+        distributed.broadcast_text(place)
+        yield Path(place)
+        distributed.barrier()
+
+
+def _stored_rows(path: Path, nodes: int, like: Tensor) -> Tensor:
+    """Return a file-backed tensor with one row like these for each node, which all ranks share."""
+    shape, dtype = (nodes, *like.shape[1:]), like.cpu().numpy().dtype
+    if distributed.rank() == 0:
+        np.memmap(path, dtype, "w+", shape=shape)
+    distributed.barrier()
+    return torch.from_numpy(np.memmap(path, dtype, "r+", shape=shape))
 
 
 def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor]) -> None:
@@ -143,11 +166,11 @@ def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor
 
     Nodes of low degree are compared. The extra hop shows whether the model reaches further than its layers.
     """
-    degree = csc_of(graph).start.diff()
+    degree = csc_of(graph).start[: CANDIDATES + 1].diff()
     seed_nodes = degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices
-    larger = next(iter(full_neighbour_loader(graph, hops=len(outputs) + 2, seed_nodes=seed_nodes)))
+    larger = full_neighbour_loader(graph, hops=len(outputs) + 2)(seed_nodes)
     expected = read.logits(on_device(larger, device_of(read.model)))[: len(seed_nodes)]
-    narrow = next(iter(full_neighbour_loader(graph, hops=1, seed_nodes=seed_nodes)))
+    narrow = full_neighbour_loader(graph, hops=1)(seed_nodes)
     logits = _read_last_layer(read, narrow, outputs).reading.logits
     if expected.shape != logits.shape or not logits.numel():
         raise CallError(

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import NodeSamplerInput
 
 from fgai import distributed
 from fgai.checks import one_graph
 from fgai.devices import CPU, on_device
 from fgai.errors import SettingError
 from fgai.items import refuse_graphs
+from fgai.large.permutation import Permutation
 from fgai.large.sampler import CSC, NeighbourSampler
 from fgai.large.store import DiskGraph
 
@@ -26,7 +28,7 @@ class ShardedBatches:
     """Batch sampler that assigns the batches of seed nodes to the ranks in turn.
 
     With `shuffle` each rank gets the same number of batches, and left-over batches are dropped for the epoch. Without
-    it each seed node comes exactly once.
+    it each seed node comes exactly once. No rank holds a list of the positions of all seed nodes.
 
     >>> list(ShardedBatches(5, batch=2, shuffle=False, seed=0))
     [[0, 1], [2, 3], [4]]
@@ -45,11 +47,19 @@ class ShardedBatches:
         return batches // ranks if self.shuffle else len(range(distributed.rank(), batches, ranks))
 
     def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
-        order = torch.randperm(self.count, generator=generator) if self.shuffle else torch.arange(self.count)
+        order = Permutation(self.count, self.seed * 1_000_003 + self.epoch)
         for number in range(len(self)):
             first = (number * distributed.world_size() + distributed.rank()) * self.batch
-            yield order[first : first + self.batch].tolist()
+            positions = torch.arange(first, min(first + self.batch, self.count))
+            yield (order(positions) if self.shuffle else positions).tolist()
+
+
+class _AllNodes:
+    """The seed nodes of a loader of all nodes, without a list of them: position i is node i."""
+
+    def __getitem__(self, positions: Sequence[int] | Tensor) -> NodeSamplerInput:
+        nodes = torch.as_tensor(positions, dtype=torch.long)
+        return NodeSamplerInput(input_id=nodes, node=nodes)
 
 
 class Loader(NodeLoader):
@@ -89,9 +99,12 @@ class Loader(NodeLoader):
             refuse_graphs(graph, "A neighbour loader", "give torch_geometric.loader.DataLoader the graphs")
             graph = on_device(one_graph(graph), CPU)
         csc = csc_of(graph)
-        nodes = torch.arange(csc.num_nodes) if seed_nodes is None else seed_nodes.cpu()
-        nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
-        _check_seed_nodes(nodes, csc.num_nodes)
+        if seed_nodes is None:
+            nodes: Any = torch.zeros(1, dtype=torch.long).expand(csc.num_nodes)  # PyG reads its length only
+        else:
+            nodes = seed_nodes.cpu()
+            nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
+            _check_seed_nodes(nodes, csc.num_nodes)
         self.shares = ShardedBatches(len(nodes), batch, shuffle, seed)
         self.graph = graph
         source: Any = (graph, graph) if isinstance(graph, DiskGraph) else _without_lists(graph)
@@ -104,6 +117,9 @@ class Loader(NodeLoader):
             num_workers=workers,
             persistent_workers=False,
         )
+        if seed_nodes is None:
+            everything: Any = _AllNodes()
+            self.input_data = everything
 
     def _complete(self, batch: Data) -> Data:
         """Add the edge attributes of a graph on disk, and coalesce sparse features once, so that no layer has to."""

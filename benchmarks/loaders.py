@@ -1,0 +1,116 @@
+"""PyG's NeighborLoader and LinkNeighborLoader beside our Loader; results/engines.json.
+
+FORCE_ONLY_CPU=1 pip install --no-build-isolation torch-scatter torch-sparse   # half an hour of a core, by hand
+python benchmarks/loaders.py speed      # sampling alone, on graphs in memory
+python benchmarks/loaders.py fit        # FGAI on Cora from each loader, several seeds
+python benchmarks/loaders.py links      # FGAI on the links of a small graph, from LinkNeighborLoader
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+import typer
+from torch_geometric.data import Data
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+
+from fgai import FGAI, Vanilla, datasets
+from fgai.adversaries import NodeInjection
+from fgai.backbones import build
+from fgai.bench.results import Cost, read_costs, write_costs
+from fgai.calling import eval_mode
+from fgai.graph import require
+from fgai.large import Loader
+from fgai.metrics.base import measure
+from fgai.reading import Reader
+from fgai.trial import attacked_trial, clean_trial
+
+COMMAND, RESULTS = "python benchmarks/loaders.py", Path("results/engines.json")
+FANOUT, BATCH = (10, 10), 1_024
+SIZES = {"10^5": 100_000, "10^6": 1_000_000}
+ATTACK = NodeInjection(nodes=20, edges=40)
+app = typer.Typer()
+LOADERS: dict[str, Callable[[Data, int, int], Iterable[Data]]] = {
+    "Loader": lambda data, batch, seed: Loader(data, FANOUT, batch=batch, seed=seed),
+    "NeighborLoader": lambda data, batch, _: NeighborLoader(data, list(FANOUT), batch_size=batch, shuffle=True),
+}
+
+
+def record(costs: dict[str, float], dataset: str) -> None:
+    print(dataset, costs, flush=True)
+    write_costs(RESULTS, [Cost(what, dataset, "gat", float(f"{v:.4g}"), COMMAND) for what, v in costs.items()])
+
+
+@app.command()
+def speed(count: int = 20, rounds: int = 3) -> None:
+    """CPU time of sampled batches with their features, interleaved; the best of some rounds."""
+    torch.set_num_threads(1)
+    for name, nodes in SIZES.items():
+        data = datasets.synthetic(nodes, 10 * nodes, features=64, classes=16, seed=0)
+        best = dict.fromkeys(LOADERS, float("inf"))
+        for number in range(rounds):
+            for which, make in LOADERS.items():
+                batches = iter(make(data, BATCH, number))
+                next(batches)
+                start = time.process_time()
+                edges = sum(next(batches).num_edges for _ in range(count))
+                best[which] = min(best[which], (time.process_time() - start) / count / BATCH)
+                print(which, edges / count / BATCH, "edges a seed node", flush=True)
+        costs = {f"sampling, CPU us a seed node, {which}": 1e6 * seconds for which, seconds in best.items()}
+        costs["sampling, CPU time of Loader over NeighborLoader"] = best["Loader"] / best["NeighborLoader"]
+        record(costs, f"generated, {name} nodes")
+
+
+@app.command()
+def fit(dataset: str = "cora", epochs: int = 20, seeds: int = 3) -> None:
+    """FGAI from each loader: metrics of clean and attacked graphs, as mean and deviation over seeds."""
+    torch.set_num_threads(1)
+    wanted, scores = ("f1", "overlap"), {which: [] for which in LOADERS}
+    for seed in range(seeds):
+        data = datasets.load(dataset, seed=seed)
+        vanilla = Vanilla(epochs=100, seed=seed).fit(build("gat", data, seed=seed), data).model
+        for which, make in LOADERS.items():
+            torch.manual_seed(seed)
+            model = FGAI(epochs=epochs, seed=seed).fit(vanilla, make(data, 512, seed)).model
+            with eval_mode(model):
+                clean = clean_trial(Reader(model), data)
+                attacked = attacked_trial(ATTACK, "cross-entropy", clean, seed)
+                trials = {"clean": measure(clean), "attacked": measure(attacked)}
+            scores[which].append({f"{one}, {name}": trials[name][one] for name in trials for one in wanted})
+            print(seed, which, scores[which][-1], flush=True)
+            for what in scores[which][-1] if seed else ():
+                values = [row[what] for row in scores[which]]
+                about = f"FGAI from {which}, {len(values)} seeds: {what}"
+                stale = {
+                    f"FGAI from {which}, {n} seeds: {what}{end}" for n in range(seeds) for end in ("", ", deviation")
+                }
+                write_costs(RESULTS, [row for row in read_costs(RESULTS) if row.what not in stale])
+                record({about: mean(values), f"{about}, deviation": stdev(values)}, dataset)
+
+
+@app.command()
+def links(epochs: int = 2) -> None:
+    """FGAI on links: its items are the pairs of a batch of LinkNeighborLoader."""
+    torch.set_num_threads(1)
+    data = datasets.synthetic(1_000, 8_000, features=16, classes=4, signal=1.0, seed=0)
+    edges = require(data, "edge_index")
+    settings: dict[str, Any] = {"batch_size": 512, "neg_sampling_ratio": 1.0, "shuffle": True}
+    loader = LinkNeighborLoader(
+        data, list(FANOUT), edge_label_index=edges, edge_label=torch.ones(edges.size(1)), **settings
+    )
+    like = next(iter(loader))
+    like.y = like["edge_label"].long()
+    run = FGAI.preset("links", epochs=epochs).fit(build("gat-links", like), loader)
+    steps = len(loader)
+    record({"FGAI from LinkNeighborLoader: steps of an epoch": steps,
+            "FGAI from LinkNeighborLoader: loss of the last epoch over the first": sum(run.history[-1].terms.values())
+            / sum(run.history[0].terms.values())}, "generated, 10^3 nodes")  # fmt: skip
+
+
+if __name__ == "__main__":
+    app()
