@@ -321,9 +321,9 @@ def _item(note: str) -> str:
 
 
 def costs(file: str, of: str | tuple[str, ...] = "", about: str = "") -> str:
-    """The figures of one file, or of some commands, or about one thing."""
+    """The figures of one file, or of some commands; `about` is a regular expression of what they are."""
     rows = read_costs(ROOT / "results" / file)
-    rows = [cost for cost in rows if cost.command.startswith(of) and about in cost.what]
+    rows = [cost for cost in rows if cost.command.startswith(of) and re.search(about, cost.what)]
     return grid(
         ["what", "dataset", "model", "value", "command"],
         [[cost.what, cost.dataset, cost.backbone, f"{cost.value:g}", f"`{cost.command}`"] for cost in rows],
@@ -446,7 +446,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "scale-assumptions": planned.assumptions,
     "reduction": lambda: costs("plan.json", "python benchmarks/plan.py", "ms a step for gradients"),
     "engines": lambda: costs("engines.json", "python benchmarks/ray_train.py"),
-    "loaders": lambda: costs("engines.json", "python benchmarks/loaders.py"),
+    "loaders": lambda: costs("engines.json", "python benchmarks/loaders.py", "sampling|mean of|Link"),
     "survived": survived,
     "coverage": coverage,
     "coverage-counts": coverage_counts,

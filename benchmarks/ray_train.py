@@ -63,9 +63,9 @@ def workers(process: int) -> set[int]:
     return {one for one, title in titles.items() if WORKER in title}
 
 
-def run(words: Sequence[str], checkpoint: Path, kill: bool) -> tuple[float, int]:
-    """Run a command, and kill one worker when the second checkpoint is there; seconds, and workers that trained."""
-    start, seen, versions, killed = time.perf_counter(), set(), set(), not kill
+def run(words: Sequence[str], checkpoint: Path, kill: bool) -> int:
+    """Run a command, and kill one worker when the second checkpoint is there; return how many workers trained."""
+    seen, versions, killed = set(), set(), not kill
     process = subprocess.Popen(words, env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
     while process.poll() is None:
         time.sleep(0.05)
@@ -80,7 +80,7 @@ def run(words: Sequence[str], checkpoint: Path, kill: bool) -> tuple[float, int]
             print("killed one of", sorted(seen), flush=True)
     if process.returncode or not killed:
         raise SystemExit(f"{' '.join(words)} ended with {process.returncode}; a worker was killed: {killed}")
-    return time.perf_counter() - start, len(seen)
+    return len(seen)
 
 
 def difference(one: Path, two: Path) -> tuple[float, float]:
@@ -111,10 +111,9 @@ def main(
         out = folder / name.replace(", ", "-")
         if not out.exists():
             kill = name.endswith("killed")
-            seconds, seen = run(words_of(engine, model, out, epochs), out.with_name(f"{out.name}.run"), kill)
-            costs = {f"2 ranks by {name}: seconds, start included": seconds}
-            costs |= {f"2 ranks by {name}: workers that trained": seen} if kill else {}
-            record(costs, dataset)
+            seen = run(words_of(engine, model, out, epochs), out.with_name(f"{out.name}.run"), kill)
+            if kill:
+                record({f"2 ranks by {name}: workers that trained": seen}, dataset)
         if name != "torchrun":
             losses, weights = difference(out, folder / "torchrun")
             what = f"2 ranks by {name}: largest difference of a"
