@@ -36,17 +36,17 @@ class Pieces:
         features: int = FEATURES,
     ) -> None:
         self.nodes, self.homophily, self.features, self.links = nodes, homophily, features, int(nodes * degree / 2)
-        self._kept: list[np.ndarray] = []
+        self._links: list[np.ndarray] = []
         popular = np.random.default_rng(0).random(nodes) ** (-1 / (exponent - 1))
         self.bounds = np.concatenate([[0.0], np.minimum(popular, nodes**0.5).cumsum()])
 
     def edges(self) -> Iterator[np.ndarray]:
         """Both directions of each link; [2, n]. The links are kept for the second pass of a conversion."""
-        for pairs in self._kept or self._drawn():
+        for pairs in self._links or self._sample_links():
             yield np.concatenate([pairs, pairs[::-1]], axis=1)
 
-    def _drawn(self) -> Iterator[np.ndarray]:
-        kept: list[np.ndarray] = []
+    def _sample_links(self) -> Iterator[np.ndarray]:
+        pieces: list[np.ndarray] = []
         for number, first in enumerate(range(0, self.links, PIECE)):
             draws = np.random.default_rng([1, number]).random((3, min(PIECE, self.links - first)))
             one = self._at(draws[0] * self.bounds[-1])
@@ -54,9 +54,9 @@ class Pieces:
             low, high = (self.bounds[-(-(group + more) * self.nodes // CLASSES)] for more in (0, 1))
             inside = draws[2] < self.homophily
             two = self._at(np.where(inside, low + draws[1] * (high - low), draws[1] * self.bounds[-1]))
-            kept.append(np.stack([one, two])[:, one != two].astype(np.int32))
-            yield kept[-1]
-        self._kept = kept
+            pieces.append(np.stack([one, two])[:, one != two].astype(np.int32))
+            yield pieces[-1]
+        self._links = pieces
 
     def _at(self, value: np.ndarray) -> np.ndarray:
         return np.clip(np.searchsorted(self.bounds, value, "right") - 1, 0, self.nodes - 1)

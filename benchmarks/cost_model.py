@@ -114,11 +114,6 @@ def disk_seconds(graph: Graph, cluster: Cluster) -> float:
     return pages * miss_rate(graph, cluster) / cluster.reads
 
 
-def seed_list_bytes(graph: Graph, kept: int = 16) -> int:
-    """Bytes of the list of seed nodes and its shuffled order, per rank, before they were computed in place."""
-    return kept * graph.nodes
-
-
 @dataclass(frozen=True)
 class Prediction:
     """Hours of an epoch over all nodes, and what they consist of; one of its seconds per step each."""

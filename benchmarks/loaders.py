@@ -14,11 +14,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
 import torch
 import typer
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
+from batch_runs import Pieces
 from fgai import FGAI, Vanilla, datasets
 from fgai.adversaries import NodeInjection
 from fgai.backbones import build
@@ -55,16 +57,18 @@ def speed(count: int = 20, rounds: int = 3) -> None:
     """CPU time of sampled batches with their features, interleaved; the best of some rounds."""
     torch.set_num_threads(1)
     for name, nodes in SIZES.items():
-        data = datasets.synthetic(nodes, 10 * nodes, features=64, classes=16, seed=0)
+        graph = Pieces(nodes)
+        edges, x = np.concatenate([*graph.edges()], axis=1).astype(np.int64), np.concatenate([*graph.x()])
+        data = Data(x=torch.from_numpy(x), edge_index=torch.from_numpy(edges))
         best = dict.fromkeys(LOADERS, float("inf"))
         for number in range(rounds):
             for which, make in LOADERS.items():
                 batches = iter(make(data, BATCH, number))
                 next(batches)
                 start = time.process_time()
-                edges = sum(next(batches).num_edges for _ in range(count))
+                sampled = sum(next(batches).num_edges for _ in range(count))
                 best[which] = min(best[which], (time.process_time() - start) / count / BATCH)
-                print(which, edges / count / BATCH, "edges a seed node", flush=True)
+                print(which, sampled / count / BATCH, "edges a seed node", flush=True)
         costs = {f"sampling, CPU us a seed node, {which}": 1e6 * seconds for which, seconds in best.items()}
         costs["sampling, CPU time of Loader over NeighborLoader"] = best["Loader"] / best["NeighborLoader"]
         record(costs, f"generated, {name} nodes")
@@ -95,23 +99,25 @@ def fit(dataset: str = "cora", epochs: int = 20, seeds: int = 3) -> None:
             record({about: mean(values), f"{about}, deviation": stdev(values)}, dataset)
 
 
+def labelled_pairs(batch: Data) -> Data:
+    """Return a batch whose labels are those of its pairs, and not of its nodes."""
+    batch.y = batch["edge_label"].long()
+    return batch
+
+
 @app.command()
-def links(epochs: int = 2) -> None:
+def links(epochs: int = 3) -> None:
     """FGAI on links: its items are the pairs of a batch of LinkNeighborLoader."""
     torch.set_num_threads(1)
     data = datasets.synthetic(1_000, 8_000, features=16, classes=4, signal=1.0, seed=0)
     edges = require(data, "edge_index")
-    settings: dict[str, Any] = {"batch_size": 512, "neg_sampling_ratio": 1.0, "shuffle": True}
-    loader = LinkNeighborLoader(
-        data, list(FANOUT), edge_label_index=edges, edge_label=torch.ones(edges.size(1)), **settings
-    )
-    like = next(iter(loader))
-    like.y = like["edge_label"].long()
-    run = FGAI.preset("links", epochs=epochs).fit(build("gat-links", like), loader)
-    steps = len(loader)
-    record({"FGAI from LinkNeighborLoader: steps of an epoch": steps,
-            "FGAI from LinkNeighborLoader: loss of the last epoch over the first": sum(run.history[-1].terms.values())
-            / sum(run.history[0].terms.values())}, "generated, 10^3 nodes")  # fmt: skip
+    settings: dict[str, Any] = {"batch_size": 1_024, "neg_sampling_ratio": 1.0, "shuffle": True}
+    labels = torch.ones(edges.size(1))
+    loader = LinkNeighborLoader(data, list(FANOUT), edges, labels, transform=labelled_pairs, **settings)
+    run = FGAI.preset("links", epochs=epochs).fit(build("gat-links", next(iter(loader))), loader)
+    first, last = (sum(run.history[number].terms.values()) for number in (0, -1))
+    costs = {"steps of an epoch": len(loader), "loss of the last epoch over the first": last / first}
+    record({f"FGAI from LinkNeighborLoader: {what}": value for what, value in costs.items()}, "generated, 10^3 nodes")
 
 
 if __name__ == "__main__":

@@ -47,12 +47,12 @@ def assumptions() -> str:
         ["exact reading, CPU ns per edge and layer",
          f"{rows['layer by layer: CPU ns per edge and layer', '10^6 nodes']:.3g}", "measured"],
     ]  # fmt: skip
-    here = rows.get(("disk: random pages a second, one reader", LARGE))
+    pages = rows.get(("disk: random pages a second, one reader", LARGE))
     assumed = [
         ["ranks of a machine, one core each", str(machine.ranks), "assumed"],
         ["memory of a machine", f"{machine.memory / 1e9:.0f} GB", "assumed"],
         ["random reads a second of its disks", f"{machine.reads:,.0f}",
-         f"assumed; one reader here, without reading ahead: {here:,.0f}" if here else "assumed"],
+         f"assumed; one reader here, without reading ahead: {pages:,.0f}" if pages else "assumed"],
         ["a hop between machines", f"{1e6 * machine.hop:.0f} µs", "assumed"],
         ["its network", f"{8 * machine.network / 1e9:.0f} Gbit/s", "assumed"],
     ]  # fmt: skip

@@ -45,11 +45,11 @@ def descendants(process: int) -> list[int]:
             parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue
-    found, new = [], [process]
+    children, new = [], [process]
     while new:
         new = [child for child, parent in parents.items() if parent in new]
-        found += new
-    return found
+        children += new
+    return children
 
 
 def workers(process: int) -> set[int]:
@@ -65,7 +65,7 @@ def workers(process: int) -> set[int]:
 
 def run(words: Sequence[str], checkpoint: Path, kill: bool) -> int:
     """Run a command, and kill one worker when the second checkpoint is there; return how many workers trained."""
-    seen, versions, killed = set(), set(), not kill
+    trained, versions, killed = set(), set(), not kill
     process = subprocess.Popen(words, env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
     while process.poll() is None:
         time.sleep(0.05)
@@ -73,14 +73,14 @@ def run(words: Sequence[str], checkpoint: Path, kill: bool) -> int:
             versions.add(checkpoint.stat().st_mtime_ns)
         if not killed and len(versions) < 2:
             continue
-        seen |= workers(process.pid) if kill else set()
+        trained |= workers(process.pid) if kill else set()
         if not killed:
-            os.kill(max(seen), signal.SIGKILL)
+            os.kill(max(trained), signal.SIGKILL)
             killed = True
-            print("killed one of", sorted(seen), flush=True)
+            print("killed one of", sorted(trained), flush=True)
     if process.returncode or not killed:
         raise SystemExit(f"{' '.join(words)} ended with {process.returncode}; a worker was killed: {killed}")
-    return len(seen)
+    return len(trained)
 
 
 def difference(one: Path, two: Path) -> tuple[float, float]:
@@ -111,9 +111,9 @@ def main(
         out = folder / name.replace(", ", "-")
         if not out.exists():
             kill = name.endswith("killed")
-            seen = run(words_of(engine, model, out, epochs), out.with_name(f"{out.name}.run"), kill)
+            trained = run(words_of(engine, model, out, epochs), out.with_name(f"{out.name}.run"), kill)
             if kill:
-                record({f"2 ranks by {name}: workers that trained": seen}, dataset)
+                record({f"2 ranks by {name}: workers that trained": trained}, dataset)
         if name != "torchrun":
             losses, weights = difference(out, folder / "torchrun")
             what = f"2 ranks by {name}: largest difference of a"

@@ -84,10 +84,10 @@ class StandIn:
             for size in self.fanout:
                 at, edge = sample_edges(self.csc, nodes, size, generator)
                 source = self.csc.source[edge]
-                every = torch.cat([nodes, source[~torch.isin(source, nodes)].unique()])
-                order = every.argsort()
-                blocks.insert(0, Block((order[torch.searchsorted(every[order], source)], at), len(nodes)))
-                nodes = every
+                reached = torch.cat([nodes, source[~torch.isin(source, nodes)].unique()])
+                order = reached.argsort()
+                blocks.insert(0, Block((order[torch.searchsorted(reached[order], source)], at), len(nodes)))
+                nodes = reached
             yield nodes, seeds, blocks
 
 

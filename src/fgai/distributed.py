@@ -35,7 +35,7 @@ def all_reduce(value: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return value
-    total = value.clone() if value.device.type in SUPPORTED else value.cpu()
+    total = _on_supported(value.clone())
     group.all_reduce(total)
     return total.to(value.device)
 
@@ -46,7 +46,9 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
         return
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable]
-    mean = all_reduce(torch.cat([gradient.flatten() for gradient in gradients])) / world_size()
+    flat = _on_supported(torch.cat([gradient.flatten() for gradient in gradients]))
+    group.all_reduce(flat)
+    mean = flat.div_(world_size()).to(gradients[0].device)
     for parameter, gradient in zip(trainable, mean.split([p.numel() for p in trainable]), strict=True):
         parameter.grad = gradient.view_as(parameter)
 
@@ -57,12 +59,16 @@ def all_gather(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         return [dict(tensors)]
     gathered: list[dict[str, Tensor]] = [{} for _ in range(world_size())]
     for name, given in tensors.items():
-        value = given if given.device.type in SUPPORTED else given.cpu()
+        value = _on_supported(given)
         parts = [torch.empty_like(value) for _ in range(world_size())]
         group.all_gather(parts, value.contiguous())
         for theirs, part in zip(gathered, parts, strict=True):
             theirs[name] = part
     return gathered
+
+
+def _on_supported(value: Tensor) -> Tensor:
+    return value if value.device.type in SUPPORTED else value.cpu()
 
 
 def _in_group() -> bool:

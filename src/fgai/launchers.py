@@ -188,15 +188,15 @@ def _run_ray_rank(job: dict[str, Any]) -> Any:
 
 @contextmanager
 def ray_cluster(cpus: int) -> Iterator[Any]:
-    """Yield Ray, connected to a cluster; one that is started here ends with the block and listens on loopback only."""
+    """Yield Ray, connected to the cluster of `RAY_ADDRESS`, else to one of this machine that ends with the block."""
     try:
         import ray as cluster  # pyright: ignore[reportMissingImports], an extra
     except ImportError as error:
         raise MissingExtraError("the ray engine needs Ray; install it with: pip install 'fgai[ray]'") from error
     started = not cluster.is_initialized()
     if started:
-        here: dict[str, Any] = {"num_cpus": cpus, "_node_ip_address": "127.0.0.1", "include_dashboard": False}
-        cluster.init(**({} if os.environ.get(ADDRESS) else here), log_to_driver=False)
+        settings: dict[str, Any] = {"num_cpus": cpus, "_node_ip_address": "127.0.0.1", "include_dashboard": False}
+        cluster.init(**({} if os.environ.get(ADDRESS) else settings), log_to_driver=False)
     try:
         yield cluster
     finally:
