@@ -87,7 +87,7 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
     """Check a homogeneous graph and return it with labels as integers [N].
 
     Labels [N, 1] and floats that hold integers are converted, in a copy of the graph. A batch of graphs is returned as
-    a `Data` with `batch` and `num_graphs`.
+    a `Data` with `batch` and `num_graphs`; a sampled batch, which has `batch_size`, without `batch`.
 
     Args:
         data: The graph, a PyG `Batch`, or several graphs: a list of `Data` or PyG's `DataLoader`.
@@ -112,6 +112,9 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
         sparse = " (its edges are in `adj_t`: remove the transform ToSparseTensor)" if "adj_t" in data else ""
         raise DataError(f"the graph has no `edge_index`, only {sorted(data.keys())}; set it as a tensor [2, E]{sparse}")
     check_graph(data)
+    if "batch_size" in data and data.get("batch") is not None:  # sampled; some services write its seed nodes there
+        data = copy.copy(data)
+        del data.batch
     for name in masks:
         if data.get(name) is not None:
             _check_mask(name, data[name], items_of(data))
