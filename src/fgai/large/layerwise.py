@@ -65,7 +65,7 @@ def layerwise_readings(
     """
     loader, device = full_neighbour_loader(graph, hops=1, batch=batch), device_of(model)
     with open_reader(model, call) as read, _shared_folder(folder) as place:
-        probe = loader([0])  # the batch of a node, on each rank
+        probe = loader.batch_of([0])
         *early, last = _layer_order(read, on_device(probe, device))
         outputs: dict[str, Tensor] = {}
         with progress("layer by layer", (len(early) + 1) * len(loader)) as advance:
@@ -168,9 +168,9 @@ def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor
     """
     degree = csc_of(graph).start[: CANDIDATES + 1].diff()
     seed_nodes = degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices
-    larger = full_neighbour_loader(graph, hops=len(outputs) + 2)(seed_nodes)
+    larger = full_neighbour_loader(graph, hops=len(outputs) + 2).batch_of(seed_nodes)
     expected = read.logits(on_device(larger, device_of(read.model)))[: len(seed_nodes)]
-    narrow = full_neighbour_loader(graph, hops=1)(seed_nodes)
+    narrow = full_neighbour_loader(graph, hops=1).batch_of(seed_nodes)
     logits = _read_last_layer(read, narrow, outputs).reading.logits
     if expected.shape != logits.shape or not logits.numel():
         raise CallError(

@@ -130,6 +130,11 @@ class Loader(NodeLoader):
             batch.x = batch.x.coalesce()
         return batch
 
+    def batch_of(self, positions: Sequence[int] | Tensor) -> Data:
+        """Return the batch of the seed nodes at these positions, whatever the share of this rank."""
+        batch: Any = self(positions if isinstance(positions, Tensor) else torch.tensor(positions))
+        return batch
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which with the seed determines the batches and the sampled neighbours."""
         self.shares.epoch = epoch
