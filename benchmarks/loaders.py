@@ -43,9 +43,9 @@ LOADERS: dict[str, Callable[[Data, int, int], Iterable[Data]]] = {
 }
 
 
-def record(costs: dict[str, float], dataset: str) -> None:
+def record(costs: dict[str, float], dataset: str, model: str = "gat") -> None:
     print(dataset, costs, flush=True)
-    write_costs(RESULTS, [Cost(what, dataset, "gat", float(f"{v:.4g}"), COMMAND) for what, v in costs.items()])
+    write_costs(RESULTS, [Cost(what, dataset, model, float(f"{v:.4g}"), COMMAND) for what, v in costs.items()])
 
 
 def known() -> dict[tuple[str, str], float]:
@@ -71,7 +71,7 @@ def speed(count: int = 20, rounds: int = 3) -> None:
                 print(which, sampled / count / BATCH, "edges a seed node", flush=True)
         costs = {f"sampling, CPU us a seed node, {which}": 1e6 * seconds for which, seconds in best.items()}
         costs["sampling, CPU time of Loader over NeighborLoader"] = best["Loader"] / best["NeighborLoader"]
-        record(costs, f"generated, {name} nodes")
+        record(costs, f"generated, {name} nodes", "-")
 
 
 @app.command()
@@ -117,7 +117,8 @@ def links(epochs: int = 3) -> None:
     run = FGAI.preset("links", epochs=epochs).fit(build("gat-links", next(iter(loader))), loader)
     first, last = (sum(run.history[number].terms.values()) for number in (0, -1))
     costs = {"steps of an epoch": len(loader), "loss of the last epoch over the first": last / first}
-    record({f"FGAI from LinkNeighborLoader: {what}": value for what, value in costs.items()}, "generated, 10^3 nodes")
+    named = {f"FGAI from LinkNeighborLoader: {what}": value for what, value in costs.items()}
+    record(named, "generated, 10^3 nodes", "gat-links")
 
 
 if __name__ == "__main__":

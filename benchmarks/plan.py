@@ -55,9 +55,9 @@ app = typer.Typer()
 Folder = Annotated[Path, typer.Option(help="Where the graphs are.")]
 
 
-def record(costs: dict[str, float], dataset: str) -> None:
+def record(costs: dict[str, float], dataset: str, model: str = "gat") -> None:
     print(dataset, costs, flush=True)
-    rows = [Cost(what, f"generated, {dataset}", "gat", float(f"{value:.4g}"), COMMAND) for what, value in costs.items()]
+    rows = [Cost(what, f"generated, {dataset}", model, float(f"{value:.4g}"), COMMAND) for what, value in costs.items()]
     write_costs(RESULTS, rows)
 
 
@@ -181,7 +181,7 @@ def reduce_gradients() -> None:
     """Average the gradients of two ranks."""
     with tempfile.TemporaryDirectory() as folder:
         launch(reducing, f"{folder}/out.json", ranks=2, restarts=0)
-        record(json.loads(Path(f"{folder}/out.json").read_text()), "two layers")
+        record(json.loads(Path(f"{folder}/out.json").read_text()), "random", "two linear layers")
 
 
 if __name__ == "__main__":
