@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.attention import Attention
-from fgai.graph import degree, delete_edges, edge_keys, require
-from fgai.reading import Reader
+from fgai.graph import degree, delete_edges, edge_keys, require, select_edges, stable_sort
+from fgai.reading import Reader, class_probs
 from fgai.topk import rank_within
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -26,13 +26,67 @@ def deletion_order(explanation: Attention, edge_index: Tensor, first: First, amo
     With `among="graph"`, weights of all nodes are compared, so degrees matter: weights are about 1/degree. With
     `among="node"`, all nodes lose their edges at the same rate: the j-th of d edges has the position (j + 1/2) / d.
     """
-    size = int(edge_index.max()) + 1 if edge_index.numel() else 1
-    fixed = edge_keys(edge_index, size).argsort(stable=True)
-    weight, target = explanation.mean_heads().weights_at(edge_index, default=0.0)[fixed, 0], edge_index[1, fixed]
+    fixed = sorted_columns(edge_index)
+    return fixed[_order(explanation, edge_index[:, fixed], first, among)]
+
+
+def sorted_columns(edge_index: Tensor) -> Tensor:
+    """Return the columns of `edge_index` sorted by target, then source; [E]."""
+    return stable_sort(edge_keys(edge_index, _size(edge_index)))[1]
+
+
+def _order(explanation: Attention, edges: Tensor, first: First, among: Among) -> Tensor:
+    """Return the columns of sorted edges in order of attention."""
+    weight, target, size = explanation.mean_heads().weights_at(edges, default=0.0)[:, 0], edges[1], _size(edges)
     weight = weight if first == "most" else -weight
     if among == "node":
         weight = -(rank_within(weight, target, size) + 0.5) / degree(target, size)[target]
-    return fixed[weight.argsort(descending=True, stable=True)]
+    return weight.argsort(descending=True, stable=True)
+
+
+def _size(edge_index: Tensor) -> int:
+    return int(edge_index.max()) + 1 if edge_index.numel() else 1
+
+
+class DeletionCurves:
+    """Deletes edges of one graph in many orders. Its edges are sorted once.
+
+    Edges are deleted from the graph, not masked, and the model runs on what remains, sorted by target, then source. So
+    its layers need not sort edges again.
+
+    Args:
+        read: Reader of the model, in evaluation mode.
+        graph: The graph to delete edges from.
+        y: Labels, [N].
+        correct: Mask of the nodes that are correct on the clean graph, [N].
+        predictions: The predicted classes on `graph`, [N] or more; read if they are not given.
+    """
+
+    def __init__(
+        self, read: Reader, graph: Data, y: Tensor, correct: Tensor, predictions: Tensor | None = None
+    ) -> None:
+        self._read, self._y, self._correct, self._whole = read, y, correct, predictions
+        self._graph = select_edges(graph, sorted_columns(require(graph, "edge_index")))
+
+    def curve(
+        self, explanation: Attention, first: First, among: Among = "graph", shares: Sequence[float] = SHARES
+    ) -> list[float]:
+        """Return F(r) for each share r of deleted edges, in the order of the weights of `explanation`."""
+        edges = require(self._graph, "edge_index")
+        place = explanation.edge_index.device  # the CPU if the device of the graph has no float64
+        order = _order(explanation, edges.to(place), first, among).to(edges.device)
+        return [self._accuracy(order[: round(share * edges.size(1))]) for share in shares]
+
+    def _accuracy(self, columns: Tensor) -> float:
+        """Return the share of `correct` nodes that stay correct without these edges."""
+        predictions = self._whole
+        if predictions is None or len(columns):
+            gone = torch.zeros(require(self._graph, "edge_index").size(1), dtype=torch.bool, device=columns.device)
+            gone[columns] = True
+            with torch.no_grad():
+                logits = self._read.logits(delete_edges(self._graph, gone))
+            predictions = class_probs(logits).argmax(-1)
+        return float((predictions[: len(self._y)] == self._y)[self._correct].cpu().double().mean())
 
 
 def f_curve(
@@ -62,17 +116,7 @@ def f_curve(
     Returns:
         F(r) for each r.
     """
-    edges = require(graph, "edge_index")
-    place = explanation.edge_index.device  # the CPU if the device of the graph has no float64
-    order = deletion_order(explanation, edges.to(place), first, among).to(edges.device)
-    curve = []
-    for share in shares:
-        deleted = torch.zeros(edges.size(1), dtype=torch.bool, device=edges.device)
-        deleted[order[: round(share * edges.size(1))]] = True
-        with torch.no_grad():
-            predictions = read(delete_edges(graph, deleted)).probs[: len(y)].argmax(-1)
-        curve.append(float((predictions == y)[correct].cpu().double().mean()))
-    return curve
+    return DeletionCurves(read, graph, y, correct).curve(explanation, first, among, shares)
 
 
 def f_slope(curve: Sequence[float], shares: Sequence[float] = SHARES) -> float:

@@ -79,6 +79,26 @@ def stable_sort(keys: Tensor) -> tuple[Tensor, Tensor]:
     return values, order
 
 
+def union(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the union of two sets of sorted, distinct keys, and the positions of both sets in it. Nothing is sorted.
+
+    >>> union(torch.tensor([1, 4]), torch.tensor([0, 4, 7]))
+    (tensor([0, 1, 4, 7]), tensor([1, 2]), tensor([0, 2, 3]))
+    """
+    if len(one) == 0 or len(other) == 0:
+        known = one if len(other) == 0 else other
+        return known, *(torch.arange(len(keys), device=keys.device) for keys in (one, other))
+    above = torch.searchsorted(other, one)  # the first key of `other` that is not smaller
+    shared = other[above.clamp(max=len(other) - 1)] == one
+    new = torch.ones_like(other, dtype=torch.bool).index_fill_(0, above[shared], False)
+    before = torch.cat([above.new_zeros(1), new.cumsum(0)])
+    first = torch.arange(len(one), device=one.device) + before[above]
+    second = before[:-1] + degree(above, len(other) + 1)[:-1].cumsum(0)
+    second.index_copy_(0, above[shared], first[shared])
+    keys = one.new_empty(len(one) + int(before[-1]))
+    return keys.index_copy_(0, first, one).index_copy_(0, second, other), first, second
+
+
 def match(edge_index: Tensor, among: Tensor) -> Tensor:
     """Return the column of each edge in `among`; raise `MatchError` if one is missing."""
     at = locate(edge_index, among)
@@ -187,7 +207,17 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     >>> delete_edges(data, torch.tensor([True, False])).edge_index.tolist()
     [[1], [0]]
     """
-    remaining, items = copied(data).edge_subgraph(~gone), items_of(data)
+    return select_edges(data, ~gone)
+
+
+def select_edges(data: Data, edges: Tensor) -> Data:
+    """Return the graph with these of its edges, a mask [E] or columns in any order. All nodes remain.
+
+    >>> data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    >>> select_edges(data, torch.tensor([1, 0])).edge_index.tolist()
+    [[1, 0], [0, 1]]
+    """
+    remaining, items = copied(data).edge_subgraph(edges), items_of(data)
     for name in data.keys():  # noqa: SIM118, not a dict
         if _belongs_to_items(data, name, items):
             remaining[name] = data[name]

@@ -51,10 +51,7 @@ class Reading:
     @property
     def probs(self) -> Tensor:
         """Predicted class probabilities: the softmax, or the sigmoid of a single logit as two columns; [N, C]."""
-        if self.logits.dim() == 1 or self.logits.size(1) == 1:
-            positive = self.logits.reshape(-1, 1).sigmoid()
-            return torch.cat([1 - positive, positive], dim=1)
-        return self.logits.softmax(-1)
+        return class_probs(self.logits)
 
     @property
     def explanation(self) -> Attention:
@@ -131,6 +128,14 @@ class Reading:
         """Return the reading detached from the autograd graph."""
         attention = {site: a.detach() for site, a in self.attention.items()}
         return replace(self, logits=self.logits.detach(), attention=attention)
+
+
+def class_probs(logits: Tensor) -> Tensor:
+    """Return the softmax of logits, or the sigmoid of a single logit as two columns; [N, C]."""
+    if logits.dim() == 1 or logits.size(1) == 1:
+        positive = logits.reshape(-1, 1).sigmoid()
+        return torch.cat([1 - positive, positive], dim=1)
+    return logits.softmax(-1)
 
 
 class Reader:
@@ -244,7 +249,7 @@ def open_reader(model: nn.Module, call: Call | None = None) -> Iterator[Reader]:
     (False, True)
     """
     reader = _FrozenReader(model, call)
-    with eval_mode(model), accelerated(model):
+    with eval_mode(model), accelerated(model, frozen=True):
         yield reader
 
 

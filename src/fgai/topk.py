@@ -14,6 +14,8 @@ from fgai.devices import to_double
 from fgai.graph import degree, segment_sum
 from fgai.settings import check_top
 
+ENTRIES = 2**20  # entries of vectors that are compared at a time
+
 
 def effective_k(k: int | float, size: Tensor) -> Tensor:
     """Return the number of top entries of vectors of these sizes: min(k, size), or ceil(k size) for a fraction k.
@@ -58,8 +60,45 @@ def topk_mask(weight: Tensor, index: Tensor, num: int, k: int | float) -> Tensor
     >>> topk_mask(torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0, 0, 0]), 1, k=2)
     tensor([False,  True,  True])
     """
-    allowed = effective_k(k, degree(index, num))[index]
-    return rank_within(weight, index, num) < allowed.view(-1, *[1] * (weight.dim() - 1))
+    size = degree(index, num)
+    allowed = effective_k(k, size)
+    if isinstance(k, int) and weight.dim() == 1 and _is_sorted(index) and not bool(weight.isnan().any()):
+        return _largest(weight.detach(), index, size, k)
+    return rank_within(weight, index, num) < allowed[index].view(-1, *[1] * (weight.dim() - 1))
+
+
+def _is_sorted(index: Tensor) -> bool:
+    """Return whether the entries of each vector are together; False on a GPU, to avoid a sync."""
+    return index.device.type == "cpu" and bool((index[1:] >= index[:-1]).all())
+
+
+def _largest(weight: Tensor, index: Tensor, size: Tensor, k: int) -> Tensor:
+    """Return T_k of sorted vectors, without sorting entries: those above the k-th largest, and the first equal ones."""
+    least = _kth_largest(weight, size, k)
+    bound = least[index]
+    member, equal = weight > bound, weight == bound
+    room = k - degree(index[member], len(size))
+    at = equal.nonzero()[:, 0]
+    owner, count = index[at], degree(index[at], len(size))
+    place = torch.arange(len(at), device=at.device) - (count.cumsum(0) - count)[owner]
+    return member.index_fill_(0, at[place < room[owner]], True)
+
+
+def _kth_largest(weight: Tensor, size: Tensor, k: int) -> Tensor:
+    """Return the k-th largest entry of each vector, -inf if it has fewer; vectors of similar size at a time."""
+    least, start = weight.new_full((len(size),), -torch.inf), size.cumsum(0) - size
+    longer = (size >= k).nonzero()[:, 0]
+    longer = longer[size[longer].argsort()]
+    while len(longer):
+        width = 2 * int(size[longer[0]])
+        few = longer[: max(int(torch.searchsorted(size[longer], width)), 1)][: max(ENTRIES // width, 1)]
+        width = int(size[few[-1]])
+        column = torch.arange(width, device=size.device)
+        at = (start[few, None] + column).clamp_(max=len(weight) - 1)
+        dense = weight[at].masked_fill_(column >= size[few, None], -torch.inf)
+        least[few] = dense.topk(k, dim=1, sorted=False).values.min(1).values
+        longer = longer[len(few) :]
+    return least
 
 
 def overlap(weight: Tensor, other: Tensor, index: Tensor, num: int, k: int | float) -> Tensor:

@@ -13,7 +13,7 @@ from fgai.adversaries import GAINS, Adversary, check_adversary
 from fgai.attention import Attention
 from fgai.calling import call_errors
 from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
-from fgai.deletion import Among, First, f_curve, f_slope
+from fgai.deletion import Among, DeletionCurves, First, f_slope
 from fgai.errors import DataError
 from fgai.explanations import Attribution, Difference, Explanation, compare_nodes, one_layer
 from fgai.items import items_of
@@ -91,10 +91,15 @@ class Trial:
         return Attention(attribution.total()[:, None], attribution.edge_index, targets)
 
     @cached_property
+    def deletions(self) -> DeletionCurves:
+        """Deletion curves of the model on `graph`."""
+        return DeletionCurves(self.read, self.graph, self.y, self.correct, self.now.probs.argmax(-1))
+
+    @cached_property
     def curves(self) -> dict[First, list[float]]:
         """F(r) of the explanation of `graph`, deleting the most (F+) or the least (F-) attended edges first."""
         firsts: tuple[First, ...] = ("most", "least")
-        return {f: f_curve(self.read, self.graph, self.ranking, self.y, self.correct, f) for f in firsts}
+        return {first: self.deletions.curve(self.ranking, first) for first in firsts}
 
 
 def sample_nodes(attribution: Attribution) -> Tensor:
@@ -153,7 +158,7 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
 
 def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
     """Compute the F-slope of any explanation of the graph of a trial."""
-    return f_slope(f_curve(trial.read, trial.graph, explanation, trial.y, trial.correct, first, among))
+    return f_slope(trial.deletions.curve(explanation, first, among))
 
 
 def _all_items(clean: Reading) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fgai.attention import Attention, Over
 from fgai.errors import SettingError, TapError
-from fgai.graph import degree, edge_keys, segment_sum
+from fgai.graph import degree, edge_keys, segment_sum, union
 from fgai.printing import short_repr
 
 ENTRIES = 4_000_000  # pairs (node, edge) in memory at a time: about 0.5 GB
@@ -96,21 +96,18 @@ class Attribution:
         nodes = self._check_nodes(nodes)
         row, node = torch.arange(len(nodes), device=nodes.device), nodes
         value = self.layers[-1].weight.new_ones(len(nodes))
-        entries: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        entries: list[tuple[Tensor, Tensor, Tensor]] = []
         for hop, layer in enumerate(reversed(self.layers), 1):
             parent, at = _incoming(layer, node)
             below = value[parent] * layer.weight[at]
-            entries.append((row[parent], layer.edge[at], below, torch.full_like(at, hop)))
+            entries.append((row[parent], layer.edge[at], below))
             if hop < len(self.layers):
                 skips = layer.skip[node] > 0
                 row = torch.cat([row[parent], row[skips]])
                 value = torch.cat([below, (value * layer.skip[node])[skips]])
                 node = torch.cat([layer.source[at], node[skips]])
-                row, node, value, _ = _coalesce(row, node, value, None)
-        row, edge, weight, hop = (torch.cat(parts) for parts in zip(*entries, strict=True))
-        row, edge, weight, hop = _coalesce(row, edge, weight, hop)
-        assert hop is not None
-        return EdgeWeights(nodes, self.edge_index, row, edge, weight, hop)
+                row, node, value = _coalesce(row, node, value)
+        return EdgeWeights(nodes, self.edge_index, *_merge(entries, max(self.edge_index.size(1), 1)))
 
     def chunks(self, nodes: Tensor, entries: int = ENTRIES) -> Iterator[EdgeWeights]:
         """Yield the weights for parts of the nodes, about `entries` pairs (node, edge) at a time."""
@@ -247,11 +244,23 @@ def _incoming(layer: Layer, node: Tensor) -> tuple[Tensor, Tensor]:
     return parent, layer.start[node][parent] + torch.arange(len(parent), device=node.device) - before
 
 
-def _coalesce(
-    row: Tensor, column: Tensor, value: Tensor, hop: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Merge entries of the same (row, column) and sort them: values are added, the smallest hop remains."""
+def _coalesce(row: Tensor, column: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Add the values of entries of the same (row, column), and sort them. Entries in order are returned as they are."""
     base = int(column.max()) + 1 if len(column) else 1
-    keys, at = (row * base + column).unique(sorted=True, return_inverse=True)
-    least = None if hop is None else hop.new_zeros(len(keys)).scatter_reduce(0, at, hop, "amin", include_self=False)
-    return keys // base, keys % base, segment_sum(value, at, len(keys)), least
+    keys = row * base + column
+    if bool((keys[1:] > keys[:-1]).all()):
+        return row, column, value
+    keys, at = keys.unique(sorted=True, return_inverse=True)
+    return keys // base, keys % base, segment_sum(value, at, len(keys))
+
+
+def _merge(hops: list[tuple[Tensor, Tensor, Tensor]], base: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Add the weights of the entries (row, edge) over the hops, and sort them; the smallest hop of each remains."""
+    keys, weight, hop = hops[0][0].new_zeros(0), hops[0][2].new_zeros(0), hops[0][0].new_zeros(0)
+    for number, entries in enumerate(hops, 1):
+        row, edge, more = _coalesce(*entries)
+        keys, known, new = union(keys, row * base + edge)
+        total = weight.new_zeros(len(keys)).index_copy_(0, known, weight)
+        least = torch.full_like(keys, number).index_copy_(0, known, hop)
+        weight, hop = total.index_add_(0, new, more), least
+    return keys // base, keys % base, weight, hop

@@ -10,7 +10,7 @@ from torch import Tensor
 from fgai.divergence import jsd_terms
 from fgai.errors import MatchError
 from fgai.explanations.attribution import ENTRIES, Attribution, EdgeWeights
-from fgai.graph import degree, edge_keys, segment_sum
+from fgai.graph import degree, edge_keys, segment_sum, union
 from fgai.printing import short_repr
 from fgai.settings import check_top
 from fgai.topk import effective_k, topk_mask
@@ -69,11 +69,9 @@ def compare_nodes(
 
 
 def _common_edges(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a number for each edge, the same in both sets."""
-    both = torch.cat([one, other], dim=1)
-    base = int(both.max()) + 1 if both.numel() else 1
-    numbers = edge_keys(both, base).unique(return_inverse=True)[1]
-    return numbers[: one.size(1)], numbers[one.size(1) :]
+    """Return a number for each edge, the same in both sets, which are sorted by target, then source."""
+    base = max((int(edges.max()) + 1 for edges in (one, other) if edges.numel()), default=1)
+    return union(edge_keys(one, base), edge_keys(other, base))[1:]
 
 
 def _difference(
@@ -81,15 +79,13 @@ def _difference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return V_k, JSD and the edges of `one` per row; `first` and `second` are the numbers of the edges."""
     count, size = len(one.nodes), len(first) + len(second)
-    keyed = [one.row * size + first[one.edge], other.row * size + second[other.edge]]
-    keys, at = torch.cat(keyed).unique(sorted=True, return_inverse=True)
+    keys, *positions = union(one.row * size + first[one.edge], other.row * size + second[other.edge])
     spread, best = [], []
-    for rows, position in zip((one, other), at.split([len(key) for key in keyed]), strict=True):
-        spread.append(rows.weight.new_zeros(len(keys)).index_put((position,), rows.distribution()))
-        best.append(
-            rows.weight.new_zeros(len(keys)).index_put((position,), topk_mask(rows.weight, rows.row, count, k).double())
-        )
-    own = degree(one.row, count)
-    overlap = segment_sum(best[0] * best[1], keys // size, count) / effective_k(k, own)
-    jsd = segment_sum(jsd_terms(*spread), keys // size, count)
+    for rows, position in zip((one, other), positions, strict=True):
+        empty = rows.weight.new_zeros(len(keys))
+        spread.append(empty.index_copy(0, position, rows.distribution()))
+        best.append(empty.bool().index_fill_(0, position[topk_mask(rows.weight, rows.row, count, k)], True))
+    own, row = degree(one.row, count), keys // size
+    overlap = degree(row[best[0] & best[1]], count).double() / effective_k(k, own)
+    jsd = segment_sum(jsd_terms(*spread), row, count)
     return overlap, torch.where(own > 0, jsd, torch.nan), own

@@ -89,7 +89,7 @@ def full_graph_logits(read: Any, graph: Data, deletions: Deletions) -> Tensor:
         gone = torch.zeros(edges.size(1), dtype=torch.bool, device=edges.device)
         gone[deletions.column[deletions.case == number].to(edges.device)] = True
         with torch.no_grad():
-            rows.append(class_logits(read(delete_edges(graph, gone)).logits)[node])
+            rows.append(class_logits(read.logits(delete_edges(graph, gone)))[node])
     return torch.stack(rows)
 
 
@@ -115,7 +115,7 @@ def copied_logits(
     wider = _with_copies(graph, node, column, torch.stack([source, size + owner]))
     roots = _position(torch.arange(len(deletions.node), device=node.device) * size + deletions.node, known)
     with torch.no_grad():
-        logits = class_logits(read(wider).logits)
+        logits = class_logits(read.logits(wider))
     return logits[rows_of(wider, size + roots).to(logits.device)]
 
 

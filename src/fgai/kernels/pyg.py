@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -14,22 +14,22 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch_geometric.nn import GATConv, GATv2Conv, Linear, MessagePassing, TransformerConv
 from torch_geometric.nn.aggr import SumAggregation
-from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from fgai.cache import TensorCache
-from fgai.graph import edge_keys, split_rows
+from fgai.graph import split_rows
 from fgai.kernels.csr import EdgeOrder
 from fgai.kernels.incremental import Rows, incremental, rows_of
+from fgai.kernels.loops import self_loops
 from fgai.kernels.ops import dot_scores, fast_dropout, gat_scores, gatv2_scores, sparse_linear
 from fgai.kernels.subset import EdgeSubset, Order, scored, segmented_softmax, weighted_sum
-from fgai.kernels.trim import Near, Trim, trim_edges
+from fgai.kernels.trim import Trim
 from fgai.patching import is_patched, message_passing_layers, subclass, swapped_class, with_globals
 
 MIN_EDGES = 5_000  # with fewer edges, PyG is as fast
 
 
 @contextmanager
-def accelerated(model: nn.Module, *, exact: bool = True) -> Iterator[Trim]:
+def accelerated(model: nn.Module, *, exact: bool = True, frozen: bool = False) -> Iterator[Trim]:
     """Run GATConv, GATv2Conv and TransformerConv of `model` as sparse products inside a `with` block.
 
     Use it in your own training loop; fgai's audits, attacks and methods use it already. Outputs and gradients equal
@@ -43,6 +43,8 @@ def accelerated(model: nn.Module, *, exact: bool = True) -> Iterator[Trim]:
         exact: If True, edges keep their order and dropout samples torch's masks, so a run is the same with and without
             the block. If False, GATConv and GATv2Conv sort the edges to which they add self-loops, so the order of
             attention weights changes, and attention dropout samples cheaper masks of the same distribution.
+        frozen: Whether no parameter changes inside the block. The products of features with a linear layer are then
+            computed once per graph.
 
     Yields:
         Trim: takes the counts of sampled batches of which only the seed nodes are read (`exact=False` only).
@@ -53,7 +55,7 @@ def accelerated(model: nn.Module, *, exact: bool = True) -> Iterator[Trim]:
     >>> type(conv) is GATConv
     True
     """
-    kernels, layers = _Kernels(exact), list(message_passing_layers(model).values())
+    kernels, layers = _Kernels(exact, frozen), list(message_passing_layers(model).values())
     with ExitStack() as undo:
         undo.callback(kernels.cache.clear)  # the generated classes refer to it until they are garbage-collected
         for layer in model.modules():
@@ -69,6 +71,7 @@ class _Kernels:
     """State that the layers of one block share."""
 
     exact: bool
+    frozen: bool
     cache: TensorCache = field(default_factory=TensorCache)
     trim: Trim = field(default_factory=Trim)
 
@@ -127,12 +130,39 @@ def _accelerated_class(cls: Any, kernels: _Kernels, layers_left: int) -> type | 
         if issubclass(cls, base) and _has_pyg_methods(cls, base):
             methods = {**methods_of(cls, kernels), "normalise": _normalise}
             if cls.forward is base.forward:
-                methods["forward"] = with_globals(base.forward, _self_loops(kernels, layers_left))
+                methods["forward"] = _forward(base, kernels, layers_left)
             return subclass(cls, methods)
     for base in (nn.Linear, Linear):
         if issubclass(cls, base) and cls.forward is base.forward:
             return subclass(cls, {"forward": _linear_forward(cls, kernels)})
     return None
+
+
+def _forward(base: Any, kernels: _Kernels, layers_left: int) -> Callable[..., Any]:
+    """Return `base.forward` with self-loops that are added once per graph; sorted if nobody sees the order of edges."""
+    in_order = with_globals(base.forward, self_loops(kernels.cache, kernels.trim, layers_left))
+    if not kernels.exact:
+        return in_order
+    as_given = with_globals(base.forward, self_loops(kernels.cache))
+
+    @wraps(base.forward)
+    def forward(self: Any, x: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+        hidden = not args and kwargs.get("return_attention_weights") is None and _order_is_free(self, edge_index)
+        return (in_order if hidden else as_given)(self, x, edge_index, *args, **kwargs)
+
+    return forward
+
+
+def _order_is_free(layer: Any, edge_index: Any) -> bool:
+    """Return whether a layer's output does not depend on the order of the edges, and no hook or tap sees it."""
+    hooks = (*INNER_HOOKS, "_propagate_forward_pre_hooks")
+    return (
+        isinstance(edge_index, Tensor)
+        and edge_index.layout == torch.strided
+        and edge_index.size(1) >= MIN_EDGES
+        and not (layer.training and layer.dropout > 0)
+        and not any(vars(layer)[name] for name in hooks)
+    )
 
 
 def _has_pyg_methods(cls: Any, base: type) -> bool:
@@ -147,35 +177,6 @@ def _is_generated(cls: type, name: str) -> bool:
     owners = [owner for owner in cls.__mro__ if name in vars(owner) and owner is not MessagePassing]
     prefix = "{0.__module__}_{0.__name__}".format
     return all(vars(owner)[name].__module__.startswith(prefix(owner)) for owner in owners)
-
-
-def _self_loops(kernels: _Kernels, layers_left: int) -> dict[Any, Any]:
-    """Return cached versions of PyG's functions that remove and add self-loops: once per graph, not once per pass."""
-
-    def cached(change: Callable[..., Any], layers_left: int = 0) -> Callable[..., Any]:
-        def lookup(edge_index: Tensor, edge_attr: Tensor | None = None, **settings: Any) -> Any:
-            if edge_attr is not None or edge_index.layout != torch.strided:
-                return change(edge_index, edge_attr, **settings)
-            near = kernels.trim.near(layers_left)
-            name = (change, settings.get("num_nodes"), near)
-            more = {"near": near} if layers_left else {}
-            return kernels.cache.get(name, [edge_index], lambda: change(edge_index, **settings, **more))
-
-        return lookup
-
-    add = cached(add_self_loops) if kernels.exact else cached(_add_self_loops_sorted, layers_left)
-    return {remove_self_loops: cached(remove_self_loops), add_self_loops: add}
-
-
-def _add_self_loops_sorted(
-    edge_index: Tensor, edge_attr: Tensor | None = None, *, near: Near | None = None, **settings: Any
-) -> Any:
-    """Add self-loops and sort by target, then source, so that gathers along the edges are mostly sequential."""
-    more, attributes = add_self_loops(edge_index, edge_attr, **settings)
-    if attributes is not None or more.layout != torch.strided:
-        return more, attributes
-    more = more if near is None else trim_edges(more, near)
-    return more[:, edge_keys(more, int(settings["num_nodes"])).argsort()].contiguous(), None
 
 
 def _gat(layer: Any, source: Tensor, target: Tensor, order: EdgeOrder) -> Tensor:
@@ -241,8 +242,14 @@ def _normalise(layer: Any, score: Tensor, order: Order) -> Tensor:
 
 def _linear_forward(cls: Any, kernels: _Kernels) -> Callable[..., Tensor]:
     def forward(self: Any, x: Tensor) -> Tensor:
-        supported = _has_kernels(x) and x.dim() == 2 and (x.is_sparse or split_rows(x) is not None)
-        return kernels.linear(self, x) if supported else cls.forward(self, x)
+        if not _has_kernels(x) or x.dim() != 2 or rows_of(x) is not None:
+            return cls.forward(self, x)
+        if x.is_sparse or split_rows(x) is not None:
+            return kernels.linear(self, x)
+        if not kernels.frozen:
+            return cls.forward(self, x)
+        known = kernels.cache.get(("linear", self), [x, *self.parameters()], lambda: cls.forward(self, x))
+        return known if known.requires_grad else known.clone()  # a model may change it in place
 
     return forward
 
