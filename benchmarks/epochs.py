@@ -1,6 +1,12 @@
-"""What an epoch of FGAI costs, over one of plain training with PyG's own layers: results/speed.json.
+"""What an epoch of FGAI costs beside plain training, interleaved in one process: results/speed.json.
 
-python benchmarks/epochs.py
+python benchmarks/epochs.py                                 # all datasets and models
+python benchmarks/epochs.py --dataset amazon-photo --backbone gat
+
+Four ways to train the same model: plain PyG with an evaluation pass in each epoch, as most examples do, plain PyG
+without it, a plain loop in `fgai.accelerated` with compact features, and FGAI's default. The ways take turns, a round
+each, and the figures are medians over the rounds of CPU seconds per epoch, over those of another way. Peak memory is
+that of a process for each way. Each cell is written when it is measured.
 """
 
 from __future__ import annotations
@@ -8,13 +14,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Annotated, Any, cast
 
 import torch
 import typer
 from torch import nn
+from torch_geometric.data import Data
 
-from fgai import FGAI, backbones, datasets
+from fgai import FGAI, accelerated, backbones, datasets
 from fgai.backbones import base, gat, gt
 from fgai.bench.results import Cost, peak_mb, write_costs
 from fgai.calling import call_by_signature, eval_mode
@@ -23,60 +33,105 @@ from fgai.progress import progress
 
 COMMAND = "python benchmarks/epochs.py"
 EPOCHS = {"amazon-photo": 20, "coauthor-physics": 10}  # as many as an adversary keeps two places for
+PLAIN = {"amazon-photo": 4, "coauthor-physics": 1}  # epochs of a round of the other ways
+MEASURED = 2  # epochs of the processes whose memory is measured
+MODELS = ("gat", "gatv2", "gt")
+WAYS = ("plain", "plain, no evaluation", "accelerated", "FGAI")
+RATIOS = {
+    "FGAI's seconds per epoch over plain PyG's": ("FGAI", "plain"),
+    "FGAI's seconds per epoch over plain PyG's without evaluation": ("FGAI", "plain, no evaluation"),
+    "FGAI's seconds per epoch over our accelerated loop's": ("FGAI", "accelerated"),
+    "plain PyG's seconds per epoch without evaluation over with it": ("plain, no evaluation", "plain"),
+    "our accelerated loop's seconds per epoch over plain PyG's": ("accelerated", "plain"),
+}
 
 
-def plain(dataset: str, backbone: str) -> float:
-    """Seconds per epoch of a loop as a user writes it: dense features, torch's dropout, PyG's layers, validation."""
-    for module in (base, gat, gt):
-        module.dropout = nn.functional.dropout  # pyright: ignore[reportAttributeAccessIssue]
-    data = backbones.BACKBONES[backbone].prepare(datasets.load(dataset, seed=0))
-    model, known, labels = backbones.build(backbone, data), require(data, "train_mask"), require(data, "y")
+@contextmanager
+def torch_dropout() -> Iterator[None]:
+    """Let our backbones draw torch's dropout masks inside a `with` block."""
+    ours, modules = base.dropout, [cast(Any, module) for module in (base, gat, gt)]
+    for module in modules:
+        module.dropout = nn.functional.dropout
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.dropout = ours
+
+
+def train(model: nn.Module, data: Data, epochs: int, evaluate: bool) -> float:
+    """Seconds per epoch of a loop as a user writes it."""
+    known, labels = require(data, "train_mask"), require(data, "y")
     optimizer = torch.optim.Adam(model.parameters(), 0.01, weight_decay=5e-4)
-    epochs = 3 if dataset == "coauthor-physics" else 10
     start = time.process_time()
     for _ in range(epochs):
         model.train()
         optimizer.zero_grad()
         nn.functional.cross_entropy(call_by_signature(model, data)[known], labels[known]).backward()
         optimizer.step()
-        with eval_mode(model), torch.no_grad():
-            call_by_signature(model, data)
+        if evaluate:
+            with eval_mode(model), torch.no_grad():
+                call_by_signature(model, data)
     return (time.process_time() - start) / epochs
 
 
-def faithful(dataset: str, backbone: str) -> float:
-    """Seconds per epoch of FGAI's default, all that `fit` does included."""
-    data = backbones.BACKBONES[backbone].prepare(datasets.compact(datasets.load(dataset, seed=0)))
-    model, epochs = backbones.build(backbone, data), EPOCHS[dataset]
-    start = time.process_time()
-    FGAI(epochs=epochs).fit(model, data)
-    return (time.process_time() - start) / epochs
+def rounds(dataset: str, backbone: str, way: str, epochs: int = 0) -> Callable[[], float]:
+    """Return a function that trains for a round and returns its CPU seconds per epoch."""
+    plain, prepare = way.startswith("plain"), backbones.BACKBONES[backbone].prepare
+    data = datasets.load(dataset, seed=0)
+    data = prepare(data if plain else datasets.compact(data))
+    few = epochs or PLAIN[dataset]
+
+    def run() -> float:
+        model = backbones.build(backbone, data)
+        if way == "FGAI":
+            count, start = epochs or EPOCHS[dataset], time.process_time()
+            FGAI(epochs=count).fit(model, data)  # all that `fit` does is counted
+            return (time.process_time() - start) / count
+        if way == "accelerated":
+            with accelerated(model, exact=False):
+                return train(model, data, few, evaluate=False)
+        with torch_dropout():
+            return train(model, data, few, evaluate=way == "plain")
+
+    return run
+
+
+def memory_of(dataset: str, backbone: str, way: str) -> float:
+    """Peak memory in MB of a process that trains in one way."""
+    command = [sys.executable, __file__, "--one", f"{way};{dataset};{backbone}"]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
 def main(
-    only: Annotated[str, typer.Option(help="One dataset; all by default.")] = "",
-    one: Annotated[str, typer.Option(help="way,dataset,backbone, for this script itself.")] = "",
+    dataset: Annotated[str, typer.Option(help="One dataset; all by default.")] = "",
+    backbone: Annotated[str, typer.Option(help="One model; all by default.")] = "",
+    repeats: Annotated[int, typer.Option(help="Rounds of each way.")] = 3,
+    one: Annotated[str, typer.Option(help="way;dataset;backbone, for this script itself.")] = "",
 ) -> None:
     torch.set_num_threads(1)
     if one:
-        way, *cell = one.split(",")
-        print({"plain": plain, "faithful": faithful}[way](*cell), peak_mb())
+        way, *cell = one.split(";")
+        rounds(*cell, way, epochs=MEASURED)()
+        print(peak_mb())
         return
-    cells = [(dataset, backbone) for dataset in ([only] if only else EPOCHS) for backbone in ("gat", "gatv2", "gt")]
-    costs = []
-    with progress("epochs", 2 * len(cells)) as advance:
-        for dataset, backbone in cells:
-            measured = {}
-            for way in ("plain", "faithful"):
-                command = [sys.executable, __file__, "--one", f"{way},{dataset},{backbone}"]
-                line = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                measured[way] = [float(part) for part in line.split()[-2:]]
-                advance(f"{dataset} {backbone} {way}")
-            for number, what in enumerate(("seconds per epoch", "peak memory")):
-                ratio = round(measured["faithful"][number] / measured["plain"][number], 3)
-                costs.append(Cost(f"FGAI's {what} over plain PyG's", dataset, backbone, ratio, COMMAND))
-                print(costs[-1], flush=True)
-    write_costs("results/speed.json", costs)
+    cells = [(d, b) for d in ([dataset] if dataset else EPOCHS) for b in ([backbone] if backbone else MODELS)]
+    with progress("epochs", repeats * len(WAYS) * len(cells)) as advance:
+        for cell in cells:
+            ways = {way: rounds(*cell, way) for way in WAYS}
+            seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+            for _ in range(repeats):
+                for way, run in ways.items():
+                    seconds[way].append(run())
+                    advance(f"{', '.join(cell)}, {way}: {seconds[way][-1]:.3f} s")
+            middle = {way: median(values) for way, values in seconds.items()}
+            print(*cell, {way: round(value, 3) for way, value in middle.items()}, flush=True)
+            values = {what: middle[above] / middle[below] for what, (above, below) in RATIOS.items()}
+            del ways
+            values["FGAI's peak memory over plain PyG's"] = memory_of(*cell, "FGAI") / memory_of(*cell, "plain")
+            costs = [Cost(what, *cell, round(value, 3), COMMAND) for what, value in values.items()]
+            write_costs("results/speed.json", costs)
+            print(*costs, sep="\n", flush=True)
 
 
 if __name__ == "__main__":

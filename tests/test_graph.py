@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from fgai.errors import DataError, MatchError
-from fgai.graph import add_nodes, degree, delete_edges, edge_keys, locate, match, segment_sum
+from fgai.graph import add_nodes, degree, delete_edges, edge_keys, locate, match, segment_sum, sort_edges, union
 from loose import loose
 from strategies import edge_index, edge_lists
 
@@ -169,3 +169,19 @@ def test_links_to_predict_keep_their_two_rows_when_nodes_are_added():
     data.edge_label_index = torch.tensor([[2, 3], [3, 2]])  # as many as there are edges
     more = add_nodes(data, torch.ones(1, 1), torch.tensor([[4], [0]]))
     assert more.edge_label_index.tolist() == [[2, 3], [3, 2]]
+
+
+@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
+def test_the_union_of_sorted_keys_is_that_of_the_sets(one, other):
+    first, second = (torch.tensor(sorted(keys), dtype=torch.long) for keys in (one, other))
+    keys, at, among = union(first, second)
+    assert keys.tolist() == sorted(one | other)
+    assert torch.equal(keys[at], first) and torch.equal(keys[among], second)
+
+
+def test_edges_are_sorted_with_what_belongs_to_them():
+    graph = sort_edges(labelled())
+    assert graph.edge_index.tolist() == [[1, 2, 0, 1], [0, 0, 1, 1]]
+    assert graph.edge_type.tolist() == [1, 1, 0, 0]
+    assert graph.edge_attr[:, 0].tolist() == [2.0, 6.0, 0.0, 4.0]
+    assert torch.equal(graph.y, labelled().y)

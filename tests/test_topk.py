@@ -145,3 +145,16 @@ def test_single_and_double_precision_rank_alike(values):
     assert torch.equal(rank_within(single, index, 3), rank_within(single.double(), index, 3))
     heads = torch.stack([single, -single], dim=1)
     assert torch.equal(rank_within(heads, index, 3), rank_within(heads.double(), index, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_the_top_k_of_long_vectors_is_that_of_their_ranks(dtype):
+    """Vectors of very different sizes, with ties, zeros of both signs and infinite entries."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([0, 1, 4, 5, 6, 300, 7, 2_000, 0, 40])
+    index = torch.arange(len(sizes)).repeat_interleave(sizes)
+    weight = torch.randn(len(index), generator=generator, dtype=dtype)
+    for value in (weight, (weight * 3).round(), weight.clamp(min=0) * -1, torch.where(weight > 1, -torch.inf, weight)):
+        for k in (1, 5, 64):
+            expected = rank_within(value, index, len(sizes)) < effective_k(k, sizes)[index]
+            assert torch.equal(topk_mask(value, index, len(sizes), k), expected)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.attention import Attention
-from fgai.graph import degree, delete_edges, edge_keys, require, select_edges, stable_sort
+from fgai.graph import count_ends, degree, delete_edges, require, sort_edges, sorted_edges
 from fgai.reading import Reader, class_probs
 from fgai.topk import rank_within
 
@@ -26,26 +26,17 @@ def deletion_order(explanation: Attention, edge_index: Tensor, first: First, amo
     With `among="graph"`, weights of all nodes are compared, so degrees matter: weights are about 1/degree. With
     `among="node"`, all nodes lose their edges at the same rate: the j-th of d edges has the position (j + 1/2) / d.
     """
-    fixed = sorted_columns(edge_index)
+    fixed = sorted_edges(edge_index)
     return fixed[_order(explanation, edge_index[:, fixed], first, among)]
-
-
-def sorted_columns(edge_index: Tensor) -> Tensor:
-    """Return the columns of `edge_index` sorted by target, then source; [E]."""
-    return stable_sort(edge_keys(edge_index, _size(edge_index)))[1]
 
 
 def _order(explanation: Attention, edges: Tensor, first: First, among: Among) -> Tensor:
     """Return the columns of sorted edges in order of attention."""
-    weight, target, size = explanation.mean_heads().weights_at(edges, default=0.0)[:, 0], edges[1], _size(edges)
+    weight, target, size = explanation.mean_heads().weights_at(edges, default=0.0)[:, 0], edges[1], count_ends(edges)
     weight = weight if first == "most" else -weight
     if among == "node":
         weight = -(rank_within(weight, target, size) + 0.5) / degree(target, size)[target]
     return weight.argsort(descending=True, stable=True)
-
-
-def _size(edge_index: Tensor) -> int:
-    return int(edge_index.max()) + 1 if edge_index.numel() else 1
 
 
 class DeletionCurves:
@@ -66,7 +57,7 @@ class DeletionCurves:
         self, read: Reader, graph: Data, y: Tensor, correct: Tensor, predictions: Tensor | None = None
     ) -> None:
         self._read, self._y, self._correct, self._whole = read, y, correct, predictions
-        self._graph = select_edges(graph, sorted_columns(require(graph, "edge_index")))
+        self._graph = sort_edges(graph)
 
     def curve(
         self, explanation: Attention, first: First, among: Among = "graph", shares: Sequence[float] = SHARES

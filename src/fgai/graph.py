@@ -224,6 +224,25 @@ def select_edges(data: Data, edges: Tensor) -> Data:
     return follow_edges(remaining, data)
 
 
+def sort_edges(data: Data) -> Data:
+    """Return the graph with its edges sorted by target, then source.
+
+    >>> sort_edges(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)).edge_index.tolist()
+    [[1, 0], [0, 1]]
+    """
+    return select_edges(data, sorted_edges(require(data, "edge_index")))
+
+
+def sorted_edges(edge_index: Tensor) -> Tensor:
+    """Return the columns of `edge_index` sorted by target, then source; [E]."""
+    return stable_sort(edge_keys(edge_index, count_ends(edge_index)))[1]
+
+
+def count_ends(edge_index: Tensor) -> int:
+    """Return the largest node id of the edges plus one; 1 without edges."""
+    return int(edge_index.max()) + 1 if edge_index.numel() else 1
+
+
 def append_rows(old: Tensor, x: Tensor) -> Tensor:
     """Append the rows of `x` to `old`. If `old` is sparse, zeros of `x` are stored, so that they receive gradients.
 

@@ -166,7 +166,9 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
         "f_slope_random_deviation": slopes.deviation,
         "g_tvd_uniform": effect.g_tvd,
         "changed_uniform": effect.changed,
-        "overlap_randomised": overlap_at_random(model, clean.graph, clean.explanation, call=call),
+        "overlap_randomised": overlap_at_random(
+            model, clean.graph, clean.explanation, call=call, known=clean.attribution
+        ),
         "f1_largest_class": float(clean.labels.bincount().max() / len(clean.labels)),
     }
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fgai.explanations import Attribution
+from fgai.graph import count_ends
 from fgai.metrics.explanation import TOP
 from fgai.printing import short_repr
 from fgai.topk import topk_mask
@@ -86,7 +87,9 @@ class NodeWeights:
 
     def among(self, nodes: set[int]) -> dict[tuple[int, int], float]:
         """The weights of the edges between these nodes that are not into the node, without self-loops."""
-        inside = torch.isin(self.ends, torch.tensor(sorted(nodes))).all(0)
+        known = torch.zeros(max(count_ends(self.ends), *nodes, 0) + 1, dtype=torch.bool)
+        known[sorted(nodes)] = True
+        inside = known[self.ends].all(0)
         inside &= (self.ends[0] != self.ends[1]) & (self.ends[1] != self.node)
         pairs = zip(*self.ends[:, inside].tolist(), strict=True)
         return dict(zip(pairs, map(_round, self.weight[inside].tolist()), strict=True))

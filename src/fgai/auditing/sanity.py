@@ -78,7 +78,12 @@ def cascading_randomisation(
 
 
 def overlap_at_random(
-    model: nn.Module, data: Data, explanation: str | Explanation = "tree", *, call: Call | None = None
+    model: nn.Module,
+    data: Data,
+    explanation: str | Explanation = "tree",
+    *,
+    call: Call | None = None,
+    known: Attribution | None = None,
 ) -> float:
     """V_5 between the explanation of a model and that of a copy with random parameters: the end of the cascade.
 
@@ -87,11 +92,13 @@ def overlap_at_random(
         data: The graph.
         explanation: Name of the explanation, see `fgai.explanations`.
         call: How to call the model; by default, by the signature of `forward`.
+        known: The explanation of `model`, if the caller has it.
 
     Returns:
         The mean over nodes with more than 5 edges; NaN if there is none.
     """
-    before, randomised = _attribution(model, data, explanation, call), copy.deepcopy(model)
+    before = _attribution(model, data, explanation, call) if known is None else known
+    randomised = copy.deepcopy(model)
     with seeded(0):
         for _, layer in reversed(list(randomised.named_modules())):
             _randomise(layer)

@@ -11,7 +11,7 @@ times the attention on the path from there to i. A single layer is the case L = 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -194,14 +194,28 @@ def attribution(
     """
     refuse_pooling(sites)
     _check_chain(sites)
-    each = [attention.double().mean_heads().coalesce() for attention in sites.values()]
+    each = _coalesce_layers([attention.double().mean_heads() for attention in sites.values()])
     ends = torch.cat([attention.edge_index for attention in each], dim=1)
     base = int(ends.max()) + 1 if ends.numel() else 1
-    keys, at = edge_keys(ends, base).unique(sorted=True, return_inverse=True)
-    parts = at.split([attention.edge_index.size(1) for attention in each])
+    if len({id(attention.edge_index) for attention in each}) == 1:
+        keys = edge_keys(each[0].edge_index, base)
+        parts = [torch.arange(len(keys), device=keys.device)] * len(each)
+    else:
+        keys, at = edge_keys(ends, base).unique(sorted=True, return_inverse=True)
+        parts = at.split([attention.edge_index.size(1) for attention in each])
     layers = tuple(_layer(attention, edge, skip) for attention, edge in zip(each, parts, strict=True))
     over: list[Over] = [attention.over for attention in sites.values()]
     return Attribution(name, torch.stack([keys % base, keys // base]), layers, notes, *over[:1])
+
+
+def _coalesce_layers(layers: list[Attention]) -> list[Attention]:
+    """Merge the parallel edges of each layer, of layers that attend over the same edges together, sorted once."""
+    first = layers[0]
+    memory = {(layer.edge_index.data_ptr(), layer.edge_index.shape, layer.edge_index.stride()) for layer in layers}
+    if len(memory) > 1 or len({layer.num_targets for layer in layers}) > 1:
+        return [layer.coalesce() for layer in layers]
+    together = replace(first, weight=torch.cat([layer.weight for layer in layers], dim=1)).coalesce()
+    return [replace(together, weight=weight[:, None]) for weight in together.weight.unbind(1)]
 
 
 def refuse_pooling(sites: Mapping[str, Attention]) -> None:

@@ -61,7 +61,8 @@ def compare_nodes(
     first, second = _common_edges(one.edge_index, other.edge_index)
     # half of the entries: the rows of `other` are in memory at the same time
     parts = [
-        _difference(rows, first, other.of_nodes(rows.nodes), second, k) for rows in one.chunks(nodes, entries // 2)
+        _difference(rows, first, rows if other is one else other.of_nodes(rows.nodes), second, k)
+        for rows in one.chunks(nodes, entries // 2)
     ]
     empty = one.layers[-1].weight.new_zeros(0)
     overlap, jsd, edges = (torch.cat([empty, *(part[number] for part in parts)]) for number in range(3))
@@ -79,6 +80,10 @@ def _difference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return V_k, JSD and the edges of `one` per row; `first` and `second` are the numbers of the edges."""
     count, size = len(one.nodes), len(first) + len(second)
+    if one is other:
+        own = degree(one.row, count)
+        same = torch.where(own > 0, 1.0, torch.nan).double()
+        return same, same - 1.0, own
     keys, *positions = union(one.row * size + first[one.edge], other.row * size + second[other.edge])
     spread, best = [], []
     for rows, position in zip((one, other), positions, strict=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,12 +45,18 @@ class Incoming:
     """Looks up the edges into many nodes at once."""
 
     def __init__(self, edge_index: Tensor, num_nodes: int) -> None:
-        self.source, self.num_nodes = edge_index[0], num_nodes
-        target = edge_index[1]
+        (self.source, self.target), self.num_nodes = edge_index, num_nodes
+        target = self.target
         is_sorted = bool((target.diff() >= 0).all())
         self.order = torch.arange(len(target), device=target.device) if is_sorted else target.argsort(stable=True)
         self.count = degree(edge_index[1], num_nodes)
         self.start = self.count.cumsum(0) - self.count
+
+    @cached_property
+    def place(self) -> Tensor:
+        """The place of each edge among those into its target; [E]."""
+        among = torch.arange(len(self.order), device=self.order.device)
+        return torch.empty_like(self.order).index_copy_(0, self.order, among) - self.start[self.target]
 
     def of(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """Return the edges into these nodes: the position of their node in `node`, and their columns."""
@@ -105,13 +112,15 @@ def copied_logits(
     size = incoming.num_nodes
     known = case * size + node  # sorted
     owner, column = incoming.of(node)
-    gone = torch.isin(
-        case[owner] * len(incoming.source) + column, deletions.case * len(incoming.source) + deletions.column
-    )
-    owner, column = owner[~gone], column[~gone]
+    losing = _position(deletions.case * size + incoming.target[deletions.column], known)
+    first = incoming.count[node].cumsum(0) - incoming.count[node]
+    remains = torch.ones_like(owner, dtype=torch.bool)
+    remains[(first[losing] + incoming.place[deletions.column])[losing >= 0]] = False
+    owner, column = owner[remains], column[remains]
     source = incoming.source[column]
     at = _position(case[owner] * size + source, known)
-    source = torch.where(at >= 0, size + at, source)
+    order = _copies_last(at >= 0, owner, len(node))
+    source, column = torch.where(at >= 0, size + at, source)[order], column[order]
     wider = _with_copies(graph, node, column, torch.stack([source, size + owner]))
     roots = _position(torch.arange(len(deletions.node), device=node.device) * size + deletions.node, known)
     with torch.no_grad():
@@ -133,23 +142,26 @@ def affected(deletions: Deletions, incoming: Incoming, depth: int, early: int = 
     order = pairs.argsort()
     pairs, distance = pairs[order], distance[order]
     reach = torch.full_like(pairs, FAR)
-    target = _targets(deletions, incoming)
-    losing = _position(deletions.case * size + target, pairs)
+    losing = _position(deletions.case * size + incoming.target[deletions.column], pairs)
     reach[losing[losing >= 0]] = 1 - early
-    owner, column = incoming.of(pairs % size)
-    below = _position((pairs // size)[owner] * size + incoming.source[column], pairs)
-    owner, below = owner[below >= 0], below[below >= 0]
+    near = (distance <= depth + early - 2).nonzero()[:, 0]  # others are copied only if they lose an edge
+    owner, column = incoming.of(pairs[near] % size)
+    below = _position((pairs[near] // size)[owner] * size + incoming.source[column], pairs)
+    owner, below = near[owner[below >= 0]], below[below >= 0]
     for _ in range(depth):
         reach = reach.scatter_reduce(0, owner, reach[below] + 1, "amin")
     copied = (reach <= depth - distance) | (distance == 0)
     return pairs[copied] // size, pairs[copied] % size
 
 
-def _targets(deletions: Deletions, incoming: Incoming) -> Tensor:
-    """Return the target of each deleted edge."""
-    target = torch.empty_like(incoming.order)
-    target[incoming.order] = torch.arange(incoming.num_nodes, device=target.device).repeat_interleave(incoming.count)
-    return target[deletions.column]
+def _copies_last(copied: Tensor, owner: Tensor, num: int) -> Tensor:
+    """Return the edges with those from copies, which have the largest ids, last among those of their owner; [K]."""
+    count, copies = degree(owner, num), degree(owner[copied], num)
+    start = (count.cumsum(0) - count)[owner]
+    before = (copies.cumsum(0) - copies)[owner]  # copies of other owners before an edge
+    number, so_far = torch.arange(len(owner), device=owner.device), copied.cumsum(0)
+    place = torch.where(copied, start + (count - copies)[owner] + so_far - 1 - before, number - so_far + before)
+    return torch.empty_like(place).index_copy_(0, place, number)
 
 
 def _position(keys: Tensor, known: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from fgai.faithfulness.graphs import GraphProbe
 from fgai.faithfulness.record import Faithfulness, HopResult
 from fgai.faithfulness.selection import TIE, Ranked, ranked, sample_test
 from fgai.grades import Grade, grade_faithful
-from fgai.graph import degree, require, segment_sum
+from fgai.graph import degree, require, segment_sum, sort_edges
 from fgai.intervals import Interval
 from fgai.patching import message_passing_layers
 from fgai.reading import Reader, Reading, open_reader
@@ -151,6 +151,7 @@ class _Probe:
 
     def __post_init__(self) -> None:
         distinct = self.attribution.edge_index
+        self.data = sort_edges(self.data)  # so that kernels need not sort the edges of each deletion
         edges = require(self.data, "edge_index").to(distinct)
         self.columns = EdgeColumns(edges, distinct)
         self.deletable = self.columns.deletable
