@@ -58,6 +58,8 @@ class DeletionCurves:
     ) -> None:
         self._read, self._y, self._correct, self._whole = read, y, correct, predictions
         self._graph = sort_edges(graph)
+        if isinstance(x := graph.get("x"), Tensor):  # other edges each time: nothing is known but the rows' products
+            self._graph.x = x.detach()
 
     def curve(
         self, explanation: Attention, first: First, among: Among = "graph", shares: Sequence[float] = SHARES

@@ -15,7 +15,8 @@ from fgai.calling import call_errors
 from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
 from fgai.deletion import Among, DeletionCurves, First, f_slope
 from fgai.errors import DataError
-from fgai.explanations import Attribution, Difference, Explanation, compare_nodes, one_layer
+from fgai.explanations import Attribution, Difference, EdgeWeights, Explanation, compare_nodes, one_layer
+from fgai.explanations.attribution import ENTRIES
 from fgai.items import items_of
 from fgai.reading import Reader, Reading
 
@@ -76,7 +77,15 @@ class Trial:
     @cached_property
     def difference(self) -> Difference:
         """V_k and JSD between the explanations of the clean graph and of `graph`, for `nodes`."""
-        return compare_nodes(self.clean_attribution, self.attribution, self.nodes)
+        known = (self.reference or self).kept_rows
+        return compare_nodes(self.clean_attribution, self.attribution, self.nodes, known=known)
+
+    @cached_property
+    def kept_rows(self) -> tuple[EdgeWeights, ...] | None:
+        """The weights of the explanation for `nodes`, which each attack is compared with; None if they are too many."""
+        if float(self.attribution.max_entries()[self.nodes].sum()) > ENTRIES:
+            return None
+        return tuple(self.attribution.chunks(self.nodes, ENTRIES // 2))
 
     @cached_property
     def ranking(self) -> Attention:

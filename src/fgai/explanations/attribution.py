@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -38,8 +39,9 @@ class EdgeWeights:
 
     __repr__ = short_repr
 
+    @cached_property
     def distribution(self) -> Tensor:
-        """Return the positive part of the weights, scaled to sum to one for each node; [K]."""
+        """The positive part of the weights, scaled to sum to one for each node; [K]."""
         positive = self.weight.clamp(min=0)
         total = segment_sum(positive, self.row, len(self.nodes))[self.row]
         return positive / total.clamp(min=torch.finfo(total.dtype).tiny)

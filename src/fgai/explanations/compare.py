@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,12 @@ class Difference:
 
 
 def compare_nodes(
-    one: Attribution, other: Attribution, nodes: Tensor, k: int | float = TOP, entries: int = ENTRIES
+    one: Attribution,
+    other: Attribution,
+    nodes: Tensor,
+    k: int | float = TOP,
+    entries: int = ENTRIES,
+    known: Sequence[EdgeWeights] | None = None,
 ) -> Difference:
     """Return V_k and JSD between two explanations of the same nodes, over the edges of both.
 
@@ -44,6 +50,7 @@ def compare_nodes(
         nodes: The nodes, [n].
         k: A number of edges, or a fraction of them.
         entries: Pairs (node, edge) in memory at a time.
+        known: The weights of `one` for these nodes, if the caller keeps them.
 
     Returns:
         Overlap and JSD per node.
@@ -62,7 +69,7 @@ def compare_nodes(
     # half of the entries: the rows of `other` are in memory at the same time
     parts = [
         _difference(rows, first, rows if other is one else other.of_nodes(rows.nodes), second, k)
-        for rows in one.chunks(nodes, entries // 2)
+        for rows in (one.chunks(nodes, entries // 2) if known is None else known)
     ]
     empty = one.layers[-1].weight.new_zeros(0)
     overlap, jsd, edges = (torch.cat([empty, *(part[number] for part in parts)]) for number in range(3))
@@ -88,7 +95,7 @@ def _difference(
     spread, best = [], []
     for rows, position in zip((one, other), positions, strict=True):
         empty = rows.weight.new_zeros(len(keys))
-        spread.append(empty.index_copy(0, position, rows.distribution()))
+        spread.append(empty.index_copy(0, position, rows.distribution))
         best.append(empty.bool().index_fill_(0, position[topk_mask(rows.weight, rows.row, count, k)], True))
     own, row = degree(one.row, count), keys // size
     overlap = degree(row[best[0] & best[1]], count).double() / effective_k(k, own)
