@@ -151,6 +151,11 @@ def faithful(batches: Timed) -> None:
     FGAI(epochs=1, adversary=QUICK).fit(model_for_all(), batches)
 
 
+def default(batches: Timed) -> None:
+    """FGAI with its default adversary, three steps a batch."""
+    FGAI(epochs=1).fit(model_for_all(), batches)
+
+
 def sampling(batches: Timed) -> None:
     for _ in batches:
         pass

@@ -73,7 +73,8 @@ def main(
         what = f"{name} of {NODES} nodes" if name == PARTS[-1] else f"{name}, one seed" if name == "audit" else name
         figures = {f"in memory: {what}, CPU seconds": seconds, f"in memory: {what}, peak MB": memory}
         for figure, value in figures.items():
-            cost = Cost(figure, f"generated, {edges:.0e} edges", "gat", float(f"{value:.4g}"), f"python benchmarks/large_audit.py --edges {edges}")
+            command = f"python benchmarks/large_audit.py --edges {edges}"
+            cost = Cost(figure, f"generated, {edges:.0e} edges", "gat", float(f"{value:.4g}"), command)
             write_costs(RESULTS, [cost])
             print(cost, flush=True)
 

@@ -320,10 +320,13 @@ def _item(note: str) -> str:
     return textwrap.fill(note, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
 
 
-def costs(file: str, of: str | tuple[str, ...] = "", about: str = "") -> str:
-    """The figures of one file, or of some commands; `about` is a regular expression of what they are."""
-    rows = read_costs(ROOT / "results" / file)
-    rows = [cost for cost in rows if cost.command.startswith(of) and re.search(about, cost.what)]
+def costs(file: str, of: str | tuple[str, ...] = "", about: str = "", model: str = "") -> str:
+    """The figures of one file, of some commands or one model; `about` is a regular expression of what they are."""
+    known = read_costs(ROOT / "results" / file)
+    rows = [cost for cost in known if cost.command.startswith(of) and cost.backbone == (model or cost.backbone)]
+    rows = [cost for cost in rows if re.search(about, cost.what)]
+    if not rows:
+        return "Not run yet.\n"
     return grid(
         ["what", "dataset", "model", "value", "command"],
         [[cost.what, cost.dataset, cost.backbone, f"{cost.value:g}", f"`{cost.command}`"] for cost in rows],
@@ -436,6 +439,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "short": short,
     **{name: partial(plan, name) for name in plans()},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
+    "ways": lambda: costs("speed.json", ("python benchmarks/audit_time.py", "python benchmarks/epochs.py"), model="gat"),
+    "default-adversary": lambda: costs("scale.json", "python benchmarks/scale.py", "default adversary"),
+    "large-audit": lambda: costs("scale.json", "python benchmarks/large_audit.py"),
     "kernels": lambda: costs("speed.json", "python benchmarks/kernels.py"),
     "scale": lambda: costs(
         "scale.json", ("python benchmarks/graph_transformer.py", "python benchmarks/certificate_scale.py")

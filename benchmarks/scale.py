@@ -4,6 +4,7 @@ python benchmarks/scale.py write --folder stores      # 10 edges a node, 64 feat
 python benchmarks/scale.py grow --folder stores       # FGAI and plain PyG up to 10^6 nodes; the prediction for 10^7
 python benchmarks/scale.py check --folder stores      # 10^7 nodes, against the prediction
 python benchmarks/scale.py limited --folder stores    # the same with less memory than the features take (as root)
+python benchmarks/scale.py interleaved --folder stores  # FGAI's default adversary and plain PyG, taking turns
 python benchmarks/scale.py together --folder stores   # two ranks against one; nothing else should run
 python benchmarks/scale.py quality --models MODELS    # mini-batches against whole graphs, from vanilla models
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,7 +26,7 @@ import torch
 import typer
 from scipy.optimize import nnls
 
-from batch_runs import QUICK, Memory, Pieces, faithful, model_for_all, opened, plain, sampling
+from batch_runs import QUICK, Memory, Pieces, default, faithful, model_for_all, opened, plain, sampling
 from fgai import FGAI, datasets, distributed, read, saved
 from fgai.adversaries import THREATS
 from fgai.bench.plan import Plan
@@ -119,6 +121,24 @@ def grow(folder: Folder) -> None:
     predicted = seconds @ [1.0, like["nodes"], like["edges"]] / like["seeds"]
     costs.append(row("predicted before it ran: FGAI, CPU us a seed node", name_of(SIZES[2]), predicted * 1e6))
     write_costs(RESULTS, costs)
+
+
+@app.command()
+def interleaved(
+    folder: Folder, size: Annotated[list[int] | None, typer.Option()] = None, count: int = 5, repeats: int = 3
+) -> None:
+    """FGAI with its default adversary beside plain PyG, in turns in one process; medians of CPU time per seed node."""
+    torch.set_num_threads(1)
+    for nodes in size or SIZES[:2]:
+        seconds: dict[str, list[float]] = {"plain": [], "default": []}
+        for _ in range(repeats):
+            for way, run in (("plain", plain), ("default", default)):
+                batches = opened(folder, nodes, BATCH, FANOUT, count)
+                run(batches)
+                seconds[way].append(batches.cpu / batches.seeds)
+        print(nodes, seconds, flush=True)
+        ratio = median(seconds["plain"]) / median(seconds["default"])
+        write_costs(RESULTS, [row("FGAI's seed nodes/s over plain PyG's, default adversary", name_of(nodes), ratio)])
 
 
 @app.command()

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.attention import Attention
+from fgai.explanations import class_probs
 from fgai.graph import count_ends, degree, delete_edges, require, sort_edges, sorted_edges
-from fgai.reading import Reader, class_probs
+from fgai.reading import Reader
 from fgai.topk import rank_within
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)

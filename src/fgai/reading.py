@@ -19,7 +19,7 @@ from fgai.attending import attention_not_read
 from fgai.attention import Attention, explaining_sites
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows
-from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, explain_node, resolve
+from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, class_probs, explain_node, resolve
 from fgai.items import Items, graph_of_nodes, items_of
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
@@ -130,14 +130,6 @@ class Reading:
         return replace(self, logits=self.logits.detach(), attention=attention)
 
 
-def class_probs(logits: Tensor) -> Tensor:
-    """Return the softmax of logits, or the sigmoid of a single logit as two columns; [N, C]."""
-    if logits.dim() == 1 or logits.size(1) == 1:
-        positive = logits.reshape(-1, 1).sigmoid()
-        return torch.cat([1 - positive, positive], dim=1)
-    return logits.softmax(-1)
-
-
 class Reader:
     """Reads one model on graphs, in its current training mode and without the kernels.
 
@@ -231,8 +223,9 @@ def open_reader(model: nn.Module, call: Call | None = None) -> Iterator[Reader]:
     """Open a reader of `model` in evaluation mode and on the kernels, inside a `with` block.
 
     While it reads, no parameter requires a gradient. A plain read therefore records none and needs no `torch.no_grad`,
-    and an attack differentiates with respect to what it adds to the graph or to the attention. When the block ends, the
-    model is as it was before. Copies and pickles made inside the block have PyG's classes.
+    and an attack differentiates with respect to what it adds to the graph or to the attention. Products of features with
+    linear layers are computed once; a change of a parameter or feature through `.data` is not seen. When the block ends,
+    the model is as it was before. Copies and pickles made inside the block have PyG's classes.
 
     Args:
         model: A model with at least one attention layer. Blocks of the same model can be nested.

@@ -3,7 +3,7 @@
 from fgai.explanations.attribution import Attribution, EdgeWeights, attribution
 from fgai.explanations.catalogue import EXPLANATIONS, Explanation, one_layer, resolve
 from fgai.explanations.compare import Difference, compare_nodes
-from fgai.explanations.leave_one_out import class_logits, edge_margins, value_vectors
+from fgai.explanations.leave_one_out import class_logits, class_probs, edge_margins, value_vectors
 from fgai.explanations.node import AttentionExplanation, Edge, NodeExplanation, explain_node, hetero_explanation
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "NodeExplanation",
     "attribution",
     "class_logits",
+    "class_probs",
     "compare_nodes",
     "edge_margins",
     "explain_node",

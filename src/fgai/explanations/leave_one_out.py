@@ -27,6 +27,18 @@ ALONE = 1e-9  # smallest 1 - a; below it no other edge remains, and the sum beco
 LINEAR = 1e-3  # tolerance of the linearity check, relative to the largest change
 
 
+def class_probs(logits: Tensor) -> Tensor:
+    """Return the softmax of logits, or the sigmoid of a single logit as two columns; [N, C].
+
+    >>> class_probs(torch.tensor([[0.0]]))
+    tensor([[0.5000, 0.5000]])
+    """
+    if logits.dim() == 1 or logits.size(1) == 1:
+        positive = logits.reshape(-1, 1).sigmoid()
+        return torch.cat([1 - positive, positive], dim=1)
+    return logits.softmax(-1)
+
+
 def class_logits(logits: Tensor) -> Tensor:
     """Return logits with a column per class; a single logit z becomes (0, z); [N, C >= 2].
 

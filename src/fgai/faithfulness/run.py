@@ -150,8 +150,7 @@ class _Probe:
     items: ClassVar[str] = "nodes"
 
     def __post_init__(self) -> None:
-        distinct = self.attribution.edge_index
-        self.data = sort_edges(self.data)  # so that kernels need not sort the edges of each deletion
+        distinct, self.data = self.attribution.edge_index, sort_edges(self.data)  # once, not for each deletion
         edges = require(self.data, "edge_index").to(distinct)
         self.columns = EdgeColumns(edges, distinct)
         self.deletable = self.columns.deletable

@@ -69,13 +69,15 @@ def _is_sorted(edge_index: Tensor) -> bool:
 
 
 def _merge_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """Insert the loops of the first nodes into sorted edges: before an edge j -> i are those of i nodes, i + 1 if j > i."""
+    """Insert the loops of the first nodes into sorted edges: before j -> i are those of i nodes, of i + 1 if j > i."""
     source, target = edge_index
     nodes = torch.arange(num_nodes, device=target.device)
     before = torch.where(target < num_nodes, target + (source > target).long(), num_nodes)
     count = degree(target, num_nodes)[:num_nodes]
     lower = degree(target[source < target], num_nodes)[:num_nodes]
-    place = torch.cat([torch.arange(len(target), device=target.device) + before, count.cumsum(0) - count + lower + nodes])
+    place = torch.cat(
+        [torch.arange(len(target), device=target.device) + before, count.cumsum(0) - count + lower + nodes]
+    )
     merged = edge_index.new_empty(2, len(place))
     merged[0].index_copy_(0, place, torch.cat([source, nodes]))
     merged[1].index_copy_(0, place, torch.cat([target, nodes]))
