@@ -223,9 +223,9 @@ def open_reader(model: nn.Module, call: Call | None = None) -> Iterator[Reader]:
     """Open a reader of `model` in evaluation mode and on the kernels, inside a `with` block.
 
     While it reads, no parameter requires a gradient. A plain read therefore records none and needs no `torch.no_grad`,
-    and an attack differentiates with respect to what it adds to the graph or to the attention. Products of features with
-    linear layers are computed once; a change of a parameter or feature through `.data` is not seen. When the block ends,
-    the model is as it was before. Copies and pickles made inside the block have PyG's classes.
+    and an attack differentiates with respect to what it adds to the graph or to the attention. Products of features
+    with linear layers are computed once; a change of a parameter or feature through `.data` is not seen. When the block
+    ends, the model is as it was before. Copies and pickles made inside the block have PyG's classes.
 
     Args:
         model: A model with at least one attention layer. Blocks of the same model can be nested.
