@@ -57,7 +57,7 @@ class DeletionCurves:
     def __init__(
         self, read: Reader, graph: Data, y: Tensor, correct: Tensor, predictions: Tensor | None = None
     ) -> None:
-        self._read, self._y, self._correct, self._whole = read, y, correct, predictions
+        self._read, self._y, self._correct, self._predictions = read, y, correct, predictions
         self._graph = sort_edges(graph)
         if isinstance(x := graph.get("x"), Tensor):  # other edges each time: nothing is known but the rows' products
             self._graph.x = x.detach()
@@ -73,7 +73,7 @@ class DeletionCurves:
 
     def _accuracy(self, columns: Tensor) -> float:
         """Return the share of `correct` nodes that stay correct without these edges."""
-        predictions = self._whole
+        predictions = self._predictions
         if predictions is None or len(columns):
             gone = torch.zeros(require(self._graph, "edge_index").size(1), dtype=torch.bool, device=columns.device)
             gone[columns] = True
