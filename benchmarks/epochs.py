@@ -34,7 +34,6 @@ from fgai.progress import progress
 COMMAND = "python benchmarks/epochs.py"
 EPOCHS = {"amazon-photo": 20, "coauthor-physics": 10}  # as many as an adversary keeps two places for
 PLAIN = {"amazon-photo": 4, "coauthor-physics": 1}  # epochs of a round of the other ways
-MEASURED = 2  # epochs of the processes whose memory is measured
 MODELS = ("gat", "gatv2", "gt")
 WAYS = ("plain", "plain, no evaluation", "accelerated", "FGAI")
 RATIOS = {
@@ -112,7 +111,7 @@ def main(
     torch.set_num_threads(1)
     if one:
         way, *cell = one.split(";")
-        rounds(*cell, way, epochs=MEASURED)()
+        rounds(*cell, way, epochs=EPOCHS[cell[0]])()
         print(peak_mb())
         return
     cells = [(d, b) for d in ([dataset] if dataset else EPOCHS) for b in ([backbone] if backbone else MODELS)]

@@ -439,7 +439,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "short": short,
     **{name: partial(plan, name) for name in plans()},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
-    "ways": lambda: costs("speed.json", ("python benchmarks/audit_time.py", "python benchmarks/epochs.py"), model="gat"),
+    "ways": lambda: costs(
+        "speed.json", ("python benchmarks/audit_time.py", "python benchmarks/epochs.py"), model="gat"
+    ),
     "default-adversary": lambda: costs("scale.json", "python benchmarks/scale.py", "default adversary"),
     "large-audit": lambda: costs("scale.json", "python benchmarks/large_audit.py"),
     "kernels": lambda: costs("speed.json", "python benchmarks/kernels.py"),
