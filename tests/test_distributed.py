@@ -37,9 +37,10 @@ def test_two_ranks_learn_what_one_learns_from_the_same_batches(tmp_path):
     launch(together.fit_here, str(tmp_path), ranks=2)
     first, second = said(tmp_path)
     assert first == second
-    alike(first, together.told(together.fitted(slots=2)), 1e-4)
-    alone = together.told(together.fitted())
-    assert alone["weights"] != pytest.approx(first["weights"], abs=1e-4), "a step of one batch is another step"
+    for items, fit in (("nodes", together.fitted), ("graphs", together.graphs_fitted)):
+        alike(first[items], together.told(fit(slots=2)), 1e-4)
+        alone = together.told(fit())
+        assert alone["weights"] != pytest.approx(first[items]["weights"], abs=1e-4), "a step of one batch is another"
 
 
 def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(tmp_path, monkeypatch):

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import torch
 
-from fgai import FGAI, NodeInjection, datasets, distributed
+from fgai import FGAI, GraphInjection, NodeInjection, datasets, distributed
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
-from fgai.large import Loader, audit_batches, full_neighbour_loader, layerwise_readings
+from fgai.large import GraphLoader, Loader, audit_batches, full_neighbour_loader, layerwise_readings
+from fgai.large.fitting import fit_graph
 from fgai.methods import Batches
+from worlds import molecule_batch
 
 DATA = split_nodes(datasets.synthetic(400, 4_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
 ATTACK = NodeInjection(nodes=2, edges=8, steps=2)
 METHOD = FGAI(adversary=ATTACK, epochs=4)
+MOLECULES = molecule_batch()
+GRAPHS = FGAI(adversary=GraphInjection(1, 1, steps=1), epochs=3)
 
 
 def fitted(slots=1, checkpoint=None, loader=None):
@@ -29,14 +33,24 @@ def fitted(slots=1, checkpoint=None, loader=None):
     return METHOD.fit(model, batches, checkpoint=checkpoint)
 
 
+def graphs_fitted(slots=0):
+    """Fit on batches of seven graphs; with slots, in one process on several batches a step."""
+    model, data = build("gat-graphs", MOLECULES), MOLECULES
+    if not slots:
+        return fit_graph(GRAPHS, model, data, batch=7)
+    validation = GraphLoader(data, batch=60, graphs=data.val_mask, shuffle=False)
+    return GRAPHS.fit(model, Batches(GraphLoader(data, batch=7, graphs=data.train_mask), validation, slots))
+
+
 def told(fit):
     flat = torch.cat([value.flatten() for value in fit.model.state_dict().values()])
     return {"terms": [dict(e.terms) for e in fit.history], "f1": fit.best.val_f1, "weights": flat.tolist()}
 
 
 def fit_here(folder):
-    """Fit, and write what this rank came to."""
-    (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(told(fitted())))
+    """Fit on nodes and on graphs, and write what this rank came to."""
+    found = {"nodes": told(fitted()), "graphs": told(graphs_fitted())}
+    (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(found))
 
 
 class Killed(Loader):

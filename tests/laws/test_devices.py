@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import fgai
 from fgai import Reader, datasets, devices, explainer, large, saved
 from fgai import certificates as certificate
-from fgai.adversaries import ADVERSARIES, GAINS, AttentionBall, NodeInjection
+from fgai.adversaries import ADVERSARIES, GAINS, AttentionBall, GraphInjection, NodeInjection
 from fgai.auditing import sanity
 from fgai.backbones import BACKBONES
 from fgai.certificates import worst_push
@@ -31,6 +31,7 @@ from fgai.datasets.split import split_nodes
 from fgai.devices import device_of
 from fgai.explanations import EXPLANATIONS, compare_nodes
 from fgai.faithfulness import measure_faithfulness, pyg_scores, truth_scores
+from fgai.large.fitting import fit_graph
 from fgai.methods import METHODS, Batches
 from fgai.metrics import METRICS
 from fgai.reading import read
@@ -86,7 +87,15 @@ def small(kind, **settings):
     return kind(**made)
 
 
-def same_on(device, job):
+def molecule_world(device):
+    """A model that classifies graphs and a batch of them, on the CPU."""
+    model, data = fgai.backbones.build("gat-graphs", molecule_batch()), molecule_batch()
+    if device != "mps":
+        model, data.x = model.double(), data.x.double()
+    return model, data
+
+
+def same_on(device, job, world=world):
     """What a job gives of a model and a graph on the device is what it gives of them on the CPU."""
     expected = plain(job(*world(device)))
     model, data = world(device)
@@ -399,6 +408,23 @@ def test_batches_come_on_the_cpu_and_go_to_the_model(name, device):
         return weights(small(METHODS[name]).fit(model, Batches(loader, check, positions=2)))
 
     same_on(device, job)
+
+
+@pytest.mark.parametrize("name", ["fgai", "at", "ln", "vanilla"])
+def test_graphs_are_trained_on_whole_and_in_batches(name, device):
+    def job(model, data):
+        method = small(METHODS[name], adversary=GraphInjection(1, 1, steps=1))
+        return [weights(fit_graph(method, model, data, batch=size)) for size in (0, 20)]
+
+    same_on(device, job, molecule_world)
+
+
+def test_graphs_are_audited_and_attacked(device):
+    def job(model, data):
+        report = fgai.audit(model, data, GraphInjection(1, 2, steps=2), seeds=1)
+        return json.loads(report.json()), fgai.certify(model, data).classes
+
+    same_on(device, job, molecule_world)
 
 
 def test_readings_audits_and_certificates_of_batches(device):

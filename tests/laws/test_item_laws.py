@@ -14,11 +14,11 @@ from fgai.adversaries import GAINS, GRBCD, AttackEnsemble, ChosenInjection, Edge
 from fgai.backbones import build
 from fgai.certificates import Links
 from fgai.errors import DataError, FGAIError, SettingError
-from fgai.large import Loader, audit_batches, batch_readings
+from fgai.large import GraphLoader, Loader, audit_batches, batch_readings
 from fgai.methods import METHODS
 from fgai.reading import Reader, open_reader, read
 from fgai.trial import attacked_trial, clean_trial
-from worlds import links, molecules, table
+from worlds import links, molecules, shuffled, table
 
 BACKBONES = ("gat-graphs", "gatv2-graphs", "gps-graphs")
 GRAPHS = molecules()
@@ -124,6 +124,29 @@ def test_the_order_of_the_graphs_does_not_matter(name):
     ordered = ("f_slope_plus", "f_slope_minus", "g_jsd_released")  # ties of weights, and rows, go by the order of edges
     for metric in first.keys() - {*ordered}:
         assert first[metric] == pytest.approx(second[metric], abs=1e-4, nan_ok=True), metric
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_order_of_the_nodes_and_edges_does_not_matter(name):
+    model, batch = model_of(name), batch_of()
+    order = torch.randperm(batch.num_nodes, generator=torch.Generator().manual_seed(1))
+    at = order.argsort()
+    moved = Data(x=batch.x[order], edge_index=at[shuffled(batch).edge_index], y=batch.y, batch=batch.batch[order])
+    one, other = read(model, batch), read(model, moved)
+    assert torch.allclose(one.logits, other.logits, atol=1e-6)
+    expected = {(int(at[s]), int(at[t])): weight for (s, t), weight in table(one.explanation).items()}
+    found = table(other.explanation)
+    assert found.keys() == expected.keys()
+    assert all(found[pair] == pytest.approx(weight, abs=1e-6) for pair, weight in expected.items())
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_batches_of_a_loader_answer_as_one_batch_of_all(name):
+    model, batch = model_of(name), batch_of()
+    loader = GraphLoader(batch, batch=4, shuffle=False)
+    parts = [read(model, part).logits for part in loader]
+    assert [len(part) for part in parts] == [4, 2]
+    assert torch.allclose(torch.cat(parts), read(model, batch).logits, atol=1e-6)
 
 
 def test_a_list_a_loader_and_a_batch_are_audited_alike():

@@ -1,6 +1,7 @@
 """Graphs larger than memory: sampled batches, features and edges on disk, and exact readings batch by batch."""
 
 from fgai.large.convert import convert, convert_arrays, write_store
+from fgai.large.graph_loader import GraphLoader
 from fgai.large.layerwise import layerwise_readings
 from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.sampler import NeighbourSampler
@@ -19,6 +20,7 @@ __all__ = [
     "BatchAudit",
     "BatchReading",
     "DiskGraph",
+    "GraphLoader",
     "Loader",
     "NeighbourSampler",
     "audit_batches",

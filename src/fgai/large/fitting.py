@@ -9,13 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.loader import DataLoader
 
 from fgai.checks import one_graph
 from fgai.devices import device_of, placed
-from fgai.distributed import world_size
 from fgai.graph import require
-from fgai.items import refuse_graphs
+from fgai.large.graph_loader import GraphLoader
 from fgai.large.layerwise import layerwise_readings
 from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.store import DiskGraph
@@ -59,7 +57,7 @@ def fit_graph(
     if isinstance(graph, Data) and not batch:
         return method.fit(model, placed(graph, device_of(model)), checkpoint=checkpoint)
     if isinstance(graph, Batch):
-        return method.fit(model, _graph_batches(graph, batch), checkpoint=checkpoint)
+        return method.fit(model, _graph_batches(graph, batch, method.seed), checkpoint=checkpoint)
     validation = full_neighbour_loader(graph, len(fanout), seed_nodes=_attribute(graph, "val_mask"))
     # A method that refines a trained model compares all nodes with it; the others need labels.
     seed_nodes = None if getattr(method, "needs_pretrained", False) else _attribute(graph, "train_mask")
@@ -67,13 +65,11 @@ def fit_graph(
     return method.fit(model, Batches(loader, validation), checkpoint=checkpoint)
 
 
-def _graph_batches(graph: Any, size: int) -> Batches:
+def _graph_batches(graph: Data, size: int, seed: int) -> Batches:
     """Batches of the graphs to train on, shuffled, and of those for validation."""
-    masks = {name: require(graph, name) for name in ("train_mask", "val_mask")}
-    if world_size() > 1:
-        refuse_graphs(graph, "Training on several ranks", "train on one: --ranks 1")
-    train, validation = (graph.index_select(mask) for mask in masks.values())
-    return Batches(DataLoader(train, size, shuffle=True), DataLoader(validation, max(size, BATCH)))
+    train, validation = (require(graph, name) for name in ("train_mask", "val_mask"))
+    loader = GraphLoader(graph, batch=size, graphs=train, seed=seed)
+    return Batches(loader, GraphLoader(graph, batch=max(size, BATCH), graphs=validation, shuffle=False))
 
 
 def f1_on_test(model: nn.Module, graph: Data | DiskGraph, *, call: Call | None = None) -> float:
