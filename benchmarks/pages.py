@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import molecules
 import places
 import planned
 import proved
@@ -477,6 +478,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "winners": places.winners,
     "leads": places.leads,
     **reproduction.FIGURES,
+    **molecules.FIGURES,
     "explanation-costs": lambda: costs("speed.json", "python benchmarks/explanations.py"),
 }
 

@@ -234,6 +234,10 @@ def onto_capped_simplex(x: Tensor, total: float) -> Tensor:
     >>> onto_capped_simplex(torch.tensor([[3.0, 0.5, 0.5]]), 2.0)
     tensor([[1.0000, 0.5000, 0.5000]])
     """
+    if total == 1:  # the cap does not matter
+        ranked, places = x.sort(dim=1, descending=True).values, torch.arange(1, x.size(1) + 1, device=x.device)
+        shifts = (ranked.cumsum(1) - 1) / places
+        return (x - shifts.gather(1, (ranked > shifts).sum(1, keepdim=True) - 1)).clamp(0, 1)
     below, above = x.amin(1, keepdim=True) - 1, x.amax(1, keepdim=True)
     shift = _bisect(lambda t: (x - t).clamp(0, 1).sum(1, keepdim=True) > total, below, above)
     return (x - shift).clamp(0, 1)
