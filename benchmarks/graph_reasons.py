@@ -42,8 +42,8 @@ from fgai.trial import Trial, attacked_trial, clean_trial
 from resumable import keep, rows_in
 
 OUT, TRIALS = Path("results/graph_reasons.json"), Path("results/graph_trials.json")
-GRAPHS, LARGEST = 1_500, 40  # molecules of a sample, and atoms of a molecule at most
-BATCH, EPOCHS, TUNED, RATE, DECAY = 32, 15, 8, 0.005, 5e-4
+GRAPHS, LARGEST = 2_000, 40  # molecules of a sample, and atoms of a molecule at most
+BATCH, EPOCHS, TUNED, RATE, DECAY = 64, 30, 8, 0.005, 5e-4
 ATTACK = GraphInjection()
 OURS = ("tree", "last", "first")
 SLOW_GRAPHS = 20  # explained at most by GNNExplainer and integrated gradients, for vanilla and FGAI
@@ -60,8 +60,8 @@ TRIED: dict[str, Any] = {  # settings that replace those of FGAI's preset
     "vanilla": {},
     "sharpness 5, weight decay .003, 4 epochs, 3 steps": _FIRST,
     "sharpness 1, weight decay .0005, 4 epochs, 3 steps": _CALM,
-    "sharpness 1, weight decay .0005, 8 epochs, 1 step": _LONG,
-    "the same, all layers": {**_LONG, "sites": ("conv1", "conv2", "conv3")},
+    "preset: sharpness 1, weight decay .0005, 8 epochs, 1 step": _LONG,
+    "preset, all layers": {**_LONG, "sites": ("conv1", "conv2", "conv3")},
 }
 
 
@@ -258,6 +258,7 @@ def try_settings(dataset: str, backbone: str) -> None:
             model = trained("fgai", start, vanilla, data, 0, **settings) if name != "vanilla" else vanilla
             seconds = round(time.process_time() - begin, 1)
             about = {"dataset": dataset, "backbone": backbone, "trial": name, "settings": repr(settings)}
+            about["sample"] = SETTINGS
             rows = [{**about, **row, "cpu_seconds": seconds} for row in measured(model, val, 0, slow=False)]
             keep(TRIALS, ("dataset", "backbone", "trial", "graph"), rows)
 

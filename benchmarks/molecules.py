@@ -15,6 +15,7 @@ from fgai.bench.tables import grid
 ROOT = Path(__file__).parent.parent
 METHODS = ("plain", "vanilla", "ln", "at", "fgai")
 EXPLANATIONS = ("tree", "last", "first", "GNNExplainer", "integrated gradients", "random")
+NOT_RUN = "Not run yet.\n"
 Rows = list[dict[str, Any]]
 Cell = tuple[str, str]  # dataset, backbone
 
@@ -62,6 +63,8 @@ def accuracy() -> str:
             figures = [f"{_mean(clean, 'f1'):.3f}"]
             figures += [f"{_mean(attacked, name):.3f}" if attacked else "-" for name in ("f1", "g_tvd", "overlap")]
             body.append([*cell, method, str(len(clean)), *figures])
+    if not body:
+        return NOT_RUN
     return grid(["dataset", "backbone", "method", "seeds", "accuracy", "attacked", "TVD", "V_5"], body)
 
 
@@ -76,7 +79,7 @@ def found() -> str:
             if any(value is not None for value in values):
                 body.append([*cell, name, *("-" if value is None else f"{value:.3f}" for value in values)])
     head = ["dataset", "backbone", "explanation", "vanilla", "vanilla, attacked", "FGAI", "FGAI, attacked"]
-    return grid(head, body)
+    return grid(head, body) if body else NOT_RUN
 
 
 def _goals(at: dict[tuple[str, str], Rows]) -> dict[str, tuple[float, bool]]:
@@ -100,7 +103,7 @@ def goals() -> str:
     """What was asked of FGAI and what it reaches; a cross marks what falls short."""
     goals = {cell: _goals(at) for cell, at in _cells().items()}
     if not goals:
-        return "Not run yet.\n"
+        return NOT_RUN
     names = list(next(iter(goals.values())))
     body = [
         [*cell, *(f"{value:+.3f}{'' if reached else ' ✗'}" for value, reached in found.values())]
@@ -115,7 +118,7 @@ def setting() -> str:
     """The settings of the rows."""
     used = next((row["settings"] for row in _rows("graph_reasons")), None)
     if used is None:
-        return "Not run yet.\n"
+        return NOT_RUN
     sentence = (
         f"From each dataset a fixed random sample of {used['graphs']:,} molecules with at most {used['atoms at most']} "
         f"atoms, in proportion to the classes; 60 / 15 / 25 % of each class for training, validation and test, by "
@@ -130,14 +133,18 @@ def trials() -> str:
     by: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in _rows("graph_trials"):
         by[row["dataset"], row["backbone"], row["trial"]][row["graph"]] = row
-    body = []
+    body, sentence = [], ""
     for key, at in by.items():
         clean, attacked = at["clean"], at["attacked"]
+        used = clean["sample"]
+        sentence = (
+            f"Samples of {used['graphs']:,} molecules, batches of {used['batch']}, vanilla of {used['epochs']} epochs."
+        )
         figures = [clean["f1"], attacked["f1"], attacked["g_tvd"], attacked["overlap"]]
         figures += [clean["auroc"]["tree"], attacked["auroc"]["tree"]]
         body.append([*key, *(f"{value:.3f}" for value in figures)])
     head = ["dataset", "backbone", "setting", "accuracy", "attacked", "TVD", "V_5", "AUROC of `tree`", "attacked "]
-    return grid(head, body)
+    return f"{grid(head, body)}\n{sentence}\n" if body else NOT_RUN
 
 
 FIGURES = {
