@@ -211,7 +211,7 @@ def measured(model: nn.Module, test: Any, seed: int, slow: bool) -> Iterator[dic
         clean = clean_trial(read, test, "tree")
         graphs = explainable(test, clean)
         trials = {"clean": clean, "attacked": attacked_trial(ATTACK, "cross-entropy", clean, seed)}
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"graph": name}
             | {metric: round(METRICS[metric].compute(trial), 4) for metric in MEASURED}
             | {"explained": len(graphs), "auroc": scores(trial, test, graphs, seed)}
@@ -248,7 +248,8 @@ def cell(dataset: str, backbone: str, seed: int, methods: Sequence[str]) -> None
 def try_settings(dataset: str, backbone: str) -> None:
     """Train FGAI with each of the settings of `TRIED`; keep the figures on the validation graphs of seed 0."""
     data = load(dataset, 0)
-    start, val = backbones.build(backbone, data), Batch.from_data_list(data.index_select(data.val_mask))
+    start = backbones.build(backbone, data)
+    val: Any = Batch.from_data_list(data.index_select(data.val_mask))
     val["test_mask"] = val["val_mask"]
     vanilla = fit_graph(Vanilla(epochs=EPOCHS, lr=RATE), start, data, batch=BATCH).model
     done = {(row["dataset"], row["backbone"], row["trial"]) for row in rows_in(TRIALS)}
@@ -257,8 +258,8 @@ def try_settings(dataset: str, backbone: str) -> None:
             begin = time.process_time()
             model = trained("fgai", start, vanilla, data, 0, **settings) if name != "vanilla" else vanilla
             seconds = round(time.process_time() - begin, 1)
-            about = {"dataset": dataset, "backbone": backbone, "trial": name, "settings": repr(settings)}
-            about["sample"] = SETTINGS
+            about = {"dataset": dataset, "backbone": backbone, "trial": name, "sample": SETTINGS}
+            about["settings"] = repr(settings)
             rows = [{**about, **row, "cpu_seconds": seconds} for row in measured(model, val, 0, slow=False)]
             keep(TRIALS, ("dataset", "backbone", "trial", "graph"), rows)
 

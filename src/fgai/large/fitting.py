@@ -65,7 +65,7 @@ def fit_graph(
     return method.fit(model, Batches(loader, validation), checkpoint=checkpoint)
 
 
-def _graph_batches(graph: Data, size: int, seed: int) -> Batches:
+def _graph_batches(graph: Any, size: int, seed: int) -> Batches:
     """Batches of the graphs to train on, shuffled, and of those for validation."""
     train, validation = (require(graph, name) for name in ("train_mask", "val_mask"))
     loader = GraphLoader(graph, batch=size, graphs=train, seed=seed)
