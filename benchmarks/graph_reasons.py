@@ -60,8 +60,8 @@ TRIED: dict[str, Any] = {  # settings that replace those of FGAI's preset
     "vanilla": {},
     "sharpness 5, weight decay .003, 4 epochs, 3 steps": _FIRST,
     "sharpness 1, weight decay .0005, 4 epochs, 3 steps": _CALM,
-    "preset: sharpness 1, weight decay .0005, 8 epochs, 1 step": _LONG,
-    "preset, all layers": {**_LONG, "sites": ("conv1", "conv2", "conv3")},
+    "sharpness 1, weight decay .0005, 8 epochs, 1 step": _LONG,
+    "the same, all layers": {**_LONG, "sites": ("conv1", "conv2", "conv3")},
 }
 
 

@@ -1,4 +1,4 @@
-"""Tables of docs/graphs.md, from results/graph_reasons.json and results/graph_trials.json."""
+"""Tables of docs/graphs.md, from results/graph_reasons.json."""
 
 from __future__ import annotations
 
@@ -128,29 +128,9 @@ def setting() -> str:
     return _wrapped([sentence])
 
 
-def trials() -> str:
-    """Settings of FGAI on the validation graphs of seed 0."""
-    by: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in _rows("graph_trials"):
-        by[row["dataset"], row["backbone"], row["trial"]][row["graph"]] = row
-    body, sentence = [], ""
-    for key, at in by.items():
-        clean, attacked = at["clean"], at["attacked"]
-        used = clean["sample"]
-        sentence = (
-            f"Samples of {used['graphs']:,} molecules, batches of {used['batch']}, vanilla of {used['epochs']} epochs."
-        )
-        figures = [clean["f1"], attacked["f1"], attacked["g_tvd"], attacked["overlap"]]
-        figures += [clean["auroc"]["tree"], attacked["auroc"]["tree"]]
-        body.append([*key, *(f"{value:.3f}" for value in figures)])
-    head = ["dataset", "backbone", "setting", "accuracy", "attacked", "TVD", "V_5", "AUROC of `tree`", "attacked "]
-    return f"{grid(head, body)}\n{sentence}\n" if body else NOT_RUN
-
-
 FIGURES = {
     "molecules": accuracy,
     "molecule-reasons": found,
     "molecule-goals": goals,
     "molecule-setting": setting,
-    "molecule-trials": trials,
 }

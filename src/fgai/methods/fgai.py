@@ -50,7 +50,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "restart_every": 1,
     },
     "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
-    "graphs": {"adversary": GraphInjection(steps=1), "sharpness": 1.0, "weight_decay": 5e-4},
+    "graphs": {"adversary": GraphInjection(steps=3)},
     "without-similarity": {"similarity": 0.0},
     "without-prediction": {"prediction": 0.0},
     "without-explanation": {"explanation": 0.0},
