@@ -110,8 +110,8 @@ def main(
 ) -> None:
     torch.set_num_threads(1)
     if one:
-        way, *cell = one.split(";")
-        rounds(*cell, way, epochs=EPOCHS[cell[0]])()
+        way, name, model = one.split(";")
+        rounds(name, model, way, epochs=EPOCHS[name])()
         print(peak_mb())
         return
     cells = [(d, b) for d in ([dataset] if dataset else EPOCHS) for b in ([backbone] if backbone else MODELS)]

@@ -5,7 +5,18 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from fgai.errors import DataError, MatchError
-from fgai.graph import add_nodes, degree, delete_edges, edge_keys, locate, match, segment_sum, sort_edges, union
+from fgai.graph import (
+    add_nodes,
+    degree,
+    delete_edges,
+    edge_keys,
+    locate,
+    match,
+    require,
+    segment_sum,
+    sort_edges,
+    union,
+)
 from loose import loose
 from strategies import edge_index, edge_lists
 
@@ -184,4 +195,4 @@ def test_edges_are_sorted_with_what_belongs_to_them():
     assert graph.edge_index.tolist() == [[1, 2, 0, 1], [0, 0, 1, 1]]
     assert graph.edge_type.tolist() == [1, 1, 0, 0]
     assert graph.edge_attr[:, 0].tolist() == [2.0, 6.0, 0.0, 4.0]
-    assert torch.equal(graph.y, labelled().y)
+    assert torch.equal(require(graph, "y"), require(labelled(), "y"))

@@ -86,8 +86,8 @@ def union(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (tensor([0, 1, 4, 7]), tensor([1, 2]), tensor([0, 2, 3]))
     """
     if len(one) == 0 or len(other) == 0:
-        known = one if len(other) == 0 else other
-        return known, *(torch.arange(len(keys), device=keys.device) for keys in (one, other))
+        first, second = (torch.arange(len(keys), device=keys.device) for keys in (one, other))
+        return one if len(other) == 0 else other, first, second
     above = torch.searchsorted(other, one)  # the first key of `other` that is not smaller
     shared = other[above.clamp(max=len(other) - 1)] == one
     new = torch.ones_like(other, dtype=torch.bool).index_fill_(0, above[shared], False)

@@ -7,6 +7,7 @@ neighbour weighs less, the farther it is from the median of the neighbourhood.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,12 +70,13 @@ class SoftMedianConv(MessagePassing):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Return the new features; [N, F], [2, E] -> [N, C]."""
         h = self.lin(x)
-        edges, weight = gcn_norm(edge_index, num_nodes=h.size(0), dtype=h.dtype)
+        normalised: Any = gcn_norm(edge_index, num_nodes=h.size(0), dtype=h.dtype)
+        edges, weight = normalised
         centre = weighted_median(h.detach(), edges, weight)
         total = segment_sum(weight, edges[1], h.size(0))
         return self.propagate(edges, x=h, centre=h.gather(0, centre), total=total, gcn=weight) + self.bias
 
-    def message(
+    def message(  # pyright: ignore[reportIncompatibleMethodOverride], PyG passes arguments by name
         self,
         x_j: Tensor,
         centre_i: Tensor,
