@@ -15,6 +15,7 @@ from fgai.bench.tables import grid
 ROOT = Path(__file__).parent.parent
 METHODS = ("plain", "vanilla", "ln", "at", "fgai")
 EXPLANATIONS = ("tree", "last", "first", "GNNExplainer", "integrated gradients", "random")
+CELLS = 18
 NOT_RUN = "Not run yet.\n"
 Rows = list[dict[str, Any]]
 Cell = tuple[str, str]  # dataset, backbone
@@ -125,7 +126,8 @@ def setting() -> str:
         f"seed. Batches of {used['batch']} graphs, Adam with a rate of {used['lr']}, {used['epochs']} epochs; AT and "
         f"FGAI start from the vanilla model and take {used['tuned']} more."
     )
-    return _wrapped([sentence])
+    done = sum(len(at["vanilla", "clean"]) for at in _cells().values())
+    return _wrapped([f"{sentence} {done} of {CELLS} cells (dataset, backbone, seed) have run."])
 
 
 FIGURES = {
