@@ -64,11 +64,11 @@ class AttentionExplainer(ExplainerAlgorithm):
             data = self._typed(x, edge_index, len(target))
             graph = join(data)
             call = lambda net, given: net(given.x_dict, given.edge_index_dict, **kwargs)  # noqa: E731
-            return hetero_explanation(data, self._mask(model, graph, call, index, None).to(graph["x"].dtype))
+            return hetero_explanation(data, self._mask(model, graph, call, index, None))
         graph = Data(x=x, edge_index=edge_index)
         call = lambda net, _: net(x, edge_index, **kwargs)  # noqa: E731
         mask = self._mask(model, graph, call, index, kwargs.get("batch"))
-        return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask.to(x.dtype).to(x.device))
+        return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)
 
     def _mask(self, model: nn.Module, graph: Data, call: Call, index: Any, batch: Tensor | None) -> Tensor:
         """Return the weight of each edge of the graph; [E]."""
@@ -80,7 +80,8 @@ class AttentionExplainer(ExplainerAlgorithm):
             check_attention(reading.attention, type(model).__name__)
             attribution = reading.attribution(self.explanation, read=read, graph=graph)
         weight = _weights(attribution, self._nodes(index, batch))
-        return weight.weights_at(edges.to(weight.edge_index.device), default=0.0)[:, 0].to(edges.device)
+        mask = weight.weights_at(edges.to(weight.edge_index.device), default=0.0)[:, 0]
+        return mask.to(require(graph, "x").dtype).to(edges.device)  # in this order: mps has no float64
 
     def _typed(self, x: dict[str, Tensor], edge_index: dict[Any, Tensor], rows: int) -> HeteroData:
         """Return the typed graph, with the type that the model answers for."""

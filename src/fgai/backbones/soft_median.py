@@ -54,6 +54,9 @@ class SoftMedianConv(MessagePassing):
     h'_i = a_i sum_j w_ij h_j + b, w_ij = softmax_j(log a_ij - |h_j - m_i| / (temperature sqrt(C))), where m_i is the
     weighted median of the neighbours in each of the C columns. At a high temperature it is GCN.
 
+    Attacks that relax edges to weights (`PRBCD`, `GRBCD`, rewiring) follow w_ij, but neither degrees nor the median, so
+    their gradients are approximate here. Their results are read on the changed graph all the same.
+
     Args:
         in_channels: Input size.
         out_channels: Output size C.

@@ -81,10 +81,10 @@ class EdgeOrder:
     def _sorted(self) -> tuple[Tensor, Tensor]:
         """The edges sorted by target, then source; and a mask of the first edge of each entry.
 
-        Edges that are sorted by target keep their order: rows of a sparse matrix need not be sorted by column.
+        Edges in this order, as `fgai.graph.sort_edges` returns them, are not sorted again.
         """
         keys = self.target * self.num_sources + self.source
-        if self.target.device.type == "cpu" and bool((self.target[1:] >= self.target[:-1]).all()):
+        if self.target.device.type == "cpu" and bool((keys[1:] >= keys[:-1]).all()):
             sort = torch.arange(len(keys), device=keys.device)
         else:
             keys, sort = stable_sort(keys)
