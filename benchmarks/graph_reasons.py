@@ -135,13 +135,13 @@ def edge_weights(reading: Reading, name: str, read: Reader, graph: Data) -> Tens
 class Answers(nn.Module):
     """The sum of the logits of the predicted classes of all graphs of a batch: its gradient is that of each graph."""
 
-    def __init__(self, model: nn.Module, answers: Tensor) -> None:
+    def __init__(self, model: nn.Module, labels: Tensor) -> None:
         super().__init__()
-        self.model, self.answers = model, answers
+        self.model, self.labels = model, labels
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         """Return the sum; [1, 1]."""
-        return self.model(x, edge_index, batch).gather(1, self.answers[:, None]).sum().view(1, 1)
+        return self.model(x, edge_index, batch).gather(1, self.labels[:, None]).sum().view(1, 1)
 
 
 def pyg_weights(name: str, model: nn.Module, graph: Data, graphs: Sequence[int]) -> Tensor:
@@ -198,11 +198,11 @@ def scores(trial: Trial, data: Any, graphs: list[int], seed: int) -> dict[str, f
 
 def slow_scores(model: nn.Module, graph: Data, data: Any, graphs: list[int], seed: int) -> dict[str, float | None]:
     """Return the AUROC of PyG's explainers on some graphs, and of nothing if there is none."""
-    at, some, found = locate(data.edge_index, require(graph, "edge_index")), graphs[:SLOW_GRAPHS], {}
-    for name in ("GNNExplainer", "integrated gradients") if some else ():
+    at, first, aurocs = locate(data.edge_index, require(graph, "edge_index")), graphs[:SLOW_GRAPHS], {}
+    for name in ("GNNExplainer", "integrated gradients") if first else ():
         with seeded(seed):
-            found[name] = score(pyg_weights(name, model, graph, some)[at], data, some)
-    return found
+            aurocs[name] = score(pyg_weights(name, model, graph, first)[at], data, first)
+    return aurocs
 
 
 def measured(model: nn.Module, test: Any, seed: int, slow: bool) -> Iterator[dict[str, Any]]:

@@ -69,7 +69,7 @@ def accuracy() -> str:
     return grid(["dataset", "backbone", "method", "seeds", "accuracy", "attacked", "TVD", "V_5"], body)
 
 
-def found() -> str:
+def known_reasons() -> str:
     """AUROC of the known reasons by explanation, for vanilla and FGAI, clean and attacked."""
     body = []
     for cell, at in _cells().items():
@@ -90,13 +90,13 @@ def _goals(at: dict[tuple[str, str], Rows]) -> dict[str, tuple[float, bool]]:
     plain, clean = f1["vanilla", "clean"] - f1["plain", "clean"], f1["fgai", "clean"] - f1["vanilla", "clean"]
     lost, less = (f1[m, "clean"] - f1[m, "attacked"] for m in ("vanilla", "fgai"))
     share = less / lost if lost > 0 else 0.0
-    found, under = (tree["fgai", graph] - tree["vanilla", graph] for graph in ("clean", "attacked"))
+    clean_auroc, attacked_auroc = (tree["fgai", graph] - tree["vanilla", graph] for graph in ("clean", "attacked"))
     return {
         "vanilla - plain (≥ 0)": (plain, plain >= 0),
         "FGAI - vanilla (≥ -.01)": (clean, clean >= -0.01),
         "loss under attack / vanilla's (≤ .5)": (share, share <= 0.5),
-        "AUROC of `tree` - vanilla's (≥ 0)": (found, found >= 0),
-        "the same, attacked (≥ .05)": (under, under >= 0.05),
+        "AUROC of `tree` - vanilla's (≥ 0)": (clean_auroc, clean_auroc >= 0),
+        "the same, attacked (≥ .05)": (attacked_auroc, attacked_auroc >= 0.05),
     }
 
 
@@ -107,10 +107,10 @@ def goals() -> str:
         return NOT_RUN
     names = list(next(iter(goals.values())))
     body = [
-        [*cell, *(f"{value:+.3f}{'' if reached else ' ✗'}" for value, reached in found.values())]
-        for cell, found in goals.items()
+        [*cell, *(f"{value:+.3f}{'' if reached else ' ✗'}" for value, reached in figures.values())]
+        for cell, figures in goals.items()
     ]
-    counts = [f"{name}: {sum(found[name][1] for found in goals.values())}" for name in names]
+    counts = [f"{name}: {sum(figures[name][1] for figures in goals.values())}" for name in names]
     sentence = f"Goals reached, of {len(goals)} pairs of dataset and backbone: {'; '.join(counts)}."
     return f"{grid(['dataset', 'backbone', *names], body)}\n{_wrapped([sentence])}"
 
@@ -132,7 +132,7 @@ def setting() -> str:
 
 FIGURES = {
     "molecules": accuracy,
-    "molecule-reasons": found,
+    "molecule-reasons": known_reasons,
     "molecule-goals": goals,
     "molecule-setting": setting,
 }

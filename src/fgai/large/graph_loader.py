@@ -38,8 +38,8 @@ class GraphLoader:
         self, graph: Data, *, batch: int, graphs: Tensor | None = None, shuffle: bool = True, seed: int = 0
     ) -> None:
         self.graph, count = graph, items_of(graph).count
-        every = torch.ones(count, dtype=torch.bool) if graphs is None else graphs.cpu()
-        self._numbers = every.nonzero().flatten()
+        chosen = torch.ones(count, dtype=torch.bool) if graphs is None else graphs.cpu()
+        self._numbers = chosen.nonzero().flatten()
         self.shares = ShardedBatches(len(self._numbers), batch, shuffle, seed)
         of, edges = require(graph, "batch"), require(graph, "edge_index")
         self._nodes = degree(of, count)
