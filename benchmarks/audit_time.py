@@ -56,7 +56,7 @@ def main(
             measured.append(float(run.stdout.split()[-1]))
             print(version.name, measured[-1], flush=True)
     ratio = median(seconds[ROOT]) / median(seconds[first])
-    what = f"audit, {seeds} seeds: CPU time over that of the first version with this figure"
+    what = f"audit, {seeds} seeds: CPU time over that of commit 172397b"
     cost = Cost(what, "amazon-photo", "gat", round(ratio, 3), "python benchmarks/audit_time.py")
     write_costs("results/speed.json", [cost])
     print(cost, flush=True)

@@ -96,12 +96,16 @@ def _driver(tmp_path_factory):
 @pytest.fixture(name="look")
 def _look(driver):
     """Opens a page and, at the end, sees that nothing was asked for and nothing went wrong."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     opened = []
 
     def look(path):
         driver.get("about:blank")
         driver.get_log("browser"), driver.get_log("performance")
         driver.get(path.as_uri())
+        loaded = "return document.readyState === 'complete' && location.href !== 'about:blank'"
+        WebDriverWait(driver, 20).until(lambda driver: driver.execute_script(loaded))
         opened.append(path.as_uri())
         return driver
 

@@ -23,9 +23,16 @@ def texts(driver, selector):
 
 
 def unfold(driver):
-    """Open every part, and let it be drawn."""
-    driver.execute_script("document.querySelectorAll('details').forEach((part) => (part.open = true))")
-    drawn(driver)
+    """Open every part, and let it be drawn; again where a slow browser had not finished loading."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def opened(driver):
+        driver.execute_script("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+        drawn(driver)
+        parts = "return document.querySelector('details') && !document.querySelector('details:not([open])')"
+        return driver.execute_script(parts)
+
+    WebDriverWait(driver, 20).until(opened)
 
 
 def drawn(driver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -87,6 +87,27 @@ class BinaryRows(FeatureBox):
 
 
 @dataclass(frozen=True)
+class SimilarBox(FeatureBox):
+    """A box for rows with a cosine similarity of at least `least` to the nodes that they will be linked to."""
+
+    least: float
+
+    def linked(self, graph: Data, pairs: Tensor) -> SimilarRows:
+        """Return the set for these links, injected nodes above the nodes that they are linked to, [2, L]."""
+        x, nodes = require(graph, "x"), int(graph.num_nodes or 0)
+        count = int(pairs.max()) + 1 - nodes
+        row, node = (pairs[:, pairs[1] < nodes] - torch.tensor([[nodes], [0]])).to(x.device)
+        linked = x.index_select(0, node)
+        linked = (linked.to_dense() if linked.is_sparse else linked)[:, : len(self.low)].to(self.low)
+        unit = normalize(linked, dim=1)
+        mean = normalize(segment_sum(unit, row, count), dim=1)
+        room = torch.where(mean == 0, math.inf, torch.where(mean < 0, self.low, self.high) / mean)
+        inside = self.clamp(room.amin(1, keepdim=True).clamp(0, 1) * mean)
+        counts = (unit * normalize(inside, dim=1)[row]).sum(1) > self.least
+        return SimilarRows(self.low, self.high, self.least, inside, unit[counts], row[counts])
+
+
+@dataclass(frozen=True)
 class SimilarRows(FeatureBox):
     """Rows of a box whose cosine similarity to the nodes that they are linked to is at least `least`.
 
@@ -102,30 +123,13 @@ class SimilarRows(FeatureBox):
     """
 
     least: float
-    inside: Tensor | None = None
-    unit: Tensor | None = None
-    row: Tensor | None = None
-
-    def linked(self, graph: Data, pairs: Tensor) -> SimilarRows:
-        """Return the set for these links, injected nodes above the nodes that they are linked to, [2, L]."""
-        x, nodes = require(graph, "x"), int(graph.num_nodes or 0)
-        count = int(pairs.max()) + 1 - nodes
-        row, node = (pairs[:, pairs[1] < nodes] - torch.tensor([[nodes], [0]])).to(x.device)
-        linked = x.index_select(0, node)
-        linked = (linked.to_dense() if linked.is_sparse else linked)[:, : len(self.low)].to(self.low)
-        unit = normalize(linked, dim=1)
-        mean = normalize(segment_sum(unit, row, count), dim=1)
-        room = torch.where(mean == 0, math.inf, torch.where(mean < 0, self.low, self.high) / mean)
-        inside = super().clamp(room.amin(1, keepdim=True).clamp(0, 1) * mean)
-        counts = (unit * normalize(inside, dim=1)[row]).sum(1) > self.least
-        return replace(self, inside=inside, unit=unit[counts], row=row[counts])
+    inside: Tensor
+    unit: Tensor
+    row: Tensor
 
     def clamp(self, x: Tensor) -> Tensor:
         """Return the point of the box nearest to x, moved towards `inside` until it is in the set."""
-        x = super().clamp(x)
-        if self.inside is None or self.unit is None or self.row is None:
-            return x
-        row, way = self.row, x - self.inside
+        row, way = self.row, super().clamp(x) - self.inside
         start, slope = ((self.unit * part[row]).sum(1) for part in (self.inside, way))
         norms = [(a * b).sum(1, keepdim=True) for a, b in ((self.inside, self.inside), (self.inside, way), (way, way))]
 
@@ -206,7 +210,7 @@ SIMILARITY = 0.1  # the threshold of GNNGuard
 
 
 @FEATURES.register("similar")
-def similar(graph: Data, ends: Ends) -> SimilarRows:
+def similar(graph: Data, ends: Ends) -> SimilarBox:
     """Rows of a box with a cosine similarity of more than 0.1 to the nodes that they are linked to, as far as possible.
 
     An attack on a defence that removes links between dissimilar nodes needs such rows.
@@ -215,7 +219,7 @@ def similar(graph: Data, ends: Ends) -> SimilarRows:
     True
     """
     inside = box(graph, ends)
-    return SimilarRows(inside.low, inside.high, least=SIMILARITY + 1e-4)  # more than rounding can change
+    return SimilarBox(inside.low, inside.high, least=SIMILARITY + 1e-4)  # more than rounding can change
 
 
 def onto_binary(x: Tensor, ones: int) -> Tensor:
