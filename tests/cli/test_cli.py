@@ -452,7 +452,7 @@ def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
     }[adversary]
     words = [word for setting in small for word in ("--set", setting)]
     out = tmp_path / "audit.json"
-    done = run("audit", model, "--adversary", adversary, *words, "--seeds", 1, "--out", out)
+    done = run("audit", model, "--adversary", adversary, *words, "--seeds", 1, "--sample", 20, "--out", out)
     assert done.exit_code == 0, done.output
     described = AuditReport.load(out).adversary
     assert described["name"] == adversary

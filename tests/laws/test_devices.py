@@ -423,7 +423,7 @@ def test_graphs_are_trained_on_whole_and_in_batches(name, device):
 
 def test_graphs_are_audited_and_attacked(device):
     def job(model, data):
-        report = fgai.audit(model, data, GraphInjection(1, 2, steps=2), seeds=1)
+        report = fgai.audit(model, data, GraphInjection(1, 2, steps=2), seeds=1, sample=10)
         return json.loads(report.json()), fgai.certify(model, data)
 
     same_on(device, job, molecule_world)
@@ -471,7 +471,7 @@ def test_a_step_of_fgai_seldom_waits_for_the_device(batch, steps, most):
 
 def test_the_command_line_takes_a_device(tmp_path, monkeypatch):
     monkeypatch.setenv("FGAI_DATA", str(tmp_path / "data"))
-    small = ["--set", "nodes=2", "--set", "edges=3", "--seeds", "1"]
+    small = ["--set", "nodes=2", "--set", "edges=3", "--seeds", "1", "--sample", "20"]
     where = {"cpu": tmp_path / "cpu", "cuda": tmp_path / "cuda"}
     for name, folder in where.items():
         monkeypatch.setattr(devices, "_available_devices", lambda: ["cpu", "cuda"])

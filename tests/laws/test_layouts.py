@@ -88,14 +88,15 @@ def test_an_attack_and_a_training_reach_a_model_that_is_called_on_its_adjacency(
     sparse.x = SMALL.x.double()
     plain = copy.copy(sparse)
     del plain.adj
-    one, two = (fgai.audit(net, g, ATTACK, seeds=1, call=c) for g, c in ((sparse, on_adjacency), (plain, None)))
+    ways = ((sparse, on_adjacency), (plain, None))
+    one, two = (fgai.audit(net, graph, ATTACK, seeds=1, sample=20, call=call) for graph, call in ways)
     for name in ("f1", "g_tvd", "g_jsd", "overlap", "f_slope_plus", "f_slope_minus"):
         assert one.attacked[name].mean == pytest.approx(two.attacked[name].mean, abs=1e-6), name
     assert one.attacked["g_tvd"].mean > 0
-    proofs = [fgai.certify(net, g, k=3, steps=1, call=c) for g, c in ((sparse, on_adjacency), (plain, None))]
+    proofs = [fgai.certify(net, graph, k=3, steps=1, call=call) for graph, call in ways]
     assert torch.allclose(proofs[0].certified, proofs[1].certified, equal_nan=True)
     method = fgai.FGAI(epochs=2, adversary=ATTACK)
-    fits = [method.fit(net, g, call=c) for g, c in ((sparse, on_adjacency), (plain, None))]
+    fits = [method.fit(net, graph, call=call) for graph, call in ways]
     assert fits[0].best.terms == pytest.approx(fits[1].best.terms, abs=1e-6)
 
 

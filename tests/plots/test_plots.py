@@ -30,8 +30,7 @@ def lines(axis):
     return {line.get_label(): line.get_ydata().tolist() for line in axis.lines if not line.get_label().startswith("_")}
 
 
-@pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
+@pytest.mark.parametrize(("name", "suffix"), [*((name, ".svg") for name in FIGURES), ("f-curves", ".png")])
 def test_every_figure_is_drawn_from_the_committed_results_the_same_every_time(name, suffix, tmp_path):
     for copy in ("one", "two"):
         plots.save(figure(name, RESULTS), tmp_path / f"{copy}{suffix}")
