@@ -199,7 +199,6 @@ def test_what_serves_nodes_only_refuses_graphs_in_words():
         lambda: fgai.certify(model, batch, against=Links(1)),
         lambda: METHODS["gnnguard"](epochs=1).fit(model, batch),
         lambda: Loader(batch),
-        lambda: fgai.FGAI(target="support", epochs=1).fit(model, batch),
         lambda: audit_batches(model, [batch]),
         lambda: next(batch_readings(model, [batch])),
         lambda: leave_one_out(model, batch),

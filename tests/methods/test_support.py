@@ -5,12 +5,15 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch_geometric.data import Batch as Graphs
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
 from fgai import Reader
 from fgai.adversaries import NodeInjection
+from fgai.backbones.graphs import GATGraphs
 from fgai.errors import SettingError
+from fgai.explanations import edge_margins
 from fgai.methods import FGAI
 from fgai.methods.fgai import _Tasks
 from fgai.methods.support import support_attention
@@ -53,6 +56,31 @@ def test_support_is_the_margin_of_each_value_vector():
     for (j, i), weight in zip(attention.edge_index.T.tolist(), target.weight[:, 0].tolist(), strict=True):
         total = sum(math.exp(sharpness * centred[n, i] / spread) for n in near[i])
         assert weight == pytest.approx(math.exp(sharpness * centred[j, i] / spread) / total, rel=1e-4)
+
+
+def test_support_for_a_graph_is_the_slope_of_its_margin():
+    """Against differences: the weight of one edge is raised and lowered, at a layer that a nonlinear one follows."""
+    graphs = [Data(x=factor * graph().x, edge_index=graph().edge_index, y=torch.tensor([0])) for factor in (1, 2)]
+    data = loose(Graphs.from_data_list(graphs))
+    model = GATGraphs(features=5, classes=3).eval().double()
+    data.x = data.x.double()
+    read, reading = answers(model, data)
+    attention, labels = reading.attention["conv1"], reading.logits.topk(2).indices
+    margins = edge_margins(read, data, "conv1", attention.weight, linear=False)
+
+    def margin(change):
+        picked = read(data, weight_delta={"conv1": change}).logits.gather(1, labels)
+        return float((picked[:, 0] - picked[:, 1]).sum())
+
+    for edge, head in ((0, 0), (11, 3), (-1, 7)):
+        step = torch.zeros_like(attention.weight)
+        step[edge, head] = 1e-5
+        with torch.no_grad():
+            slope = (margin(step) - margin(-step)) / 2e-5
+        assert float(loose(margins)[edge, head]) == pytest.approx(slope, rel=1e-5) and slope != 0
+    target = support_attention(read, data, "conv1", attention, 1.5)
+    order = loose(margins)[attention.target == 0, 2].argsort()
+    assert target.weight[attention.target == 0, 2].argsort().equal(order)
 
 
 def test_logits_that_are_not_linear_in_the_attention_are_refused():

@@ -90,11 +90,12 @@ def leave_one_out(reading: Any, read: Any = None, graph: Any = None) -> Attribut
     return attribution("leave-one-out", {site: replace(share, weight=weight)}, notes=notes)
 
 
-def edge_margins(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | None:
+def edge_margins(read: Any, graph: Any, site: str, weight: Tensor, *, linear: bool = True) -> Tensor | None:
     """Return the margin of the predicted class over the second one in the value vector of each edge, [E, H].
 
-    The margin of an edge j -> i is d (logit_i,1 - logit_i,2) / d a_ij, in one backward pass over the sum of all nodes.
-    None if the logits are not linear in the weights; a random change of the weights checks this.
+    The margin of an edge j -> i is d (logit_i,1 - logit_i,2) / d a_ij, in one backward pass over the sum of all rows
+    of logits. None if the logits are not linear in the weights; a random change of the weights checks this. Without
+    `linear`, nothing is checked, and the margin is what a small change of the weight gains.
     """
     delta = torch.zeros_like(weight).requires_grad_()
     with torch.enable_grad():
@@ -104,12 +105,14 @@ def edge_margins(read: Any, graph: Any, site: str, weight: Tensor) -> Tensor | N
             return to_double(torch.zeros_like(weight))
         first, second = clean.topk(2).indices.T
         (margin,) = torch.autograd.grad(_between(clean, first, second).sum(), delta)
+    if not linear:
+        return to_double(margin)
     draw = _random_change(weight)
     with torch.no_grad():
         moved = class_logits(read(graph, weight_delta={site: draw}).logits)
         change = _between(moved, first, second) - _between(clean, first, second)
-        linear = segment_sum(draw * margin, target, len(clean)).sum(1)
-    return to_double(margin) if _is_close(change, linear) else None
+        expected = segment_sum(draw * margin, target, len(clean)).sum(1)
+    return to_double(margin) if _is_close(change, expected) else None
 
 
 def _between(logits: Tensor, first: Tensor, second: Tensor) -> Tensor:

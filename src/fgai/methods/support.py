@@ -5,6 +5,9 @@ the second one. Centred within the neighbours of i and divided by its standard d
 of the target:
 
     s_ij = m_i(v_j) - mean over i's neighbours,    target = softmax_j(sharpness * s_ij / deviation of s)
+
+If the model answers for graphs, the support of j for i is the derivative of the margin of their graph by the weight
+a_ij, at any layer.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from fgai.attention import Attention, sharpened
 from fgai.errors import SettingError
 from fgai.explanations import edge_margins
 from fgai.graph import segment_sum
-from fgai.items import refuse_graphs
+from fgai.items import items_of
 from fgai.reading import Reader
 
 
@@ -29,7 +32,7 @@ def support_attention(read: Reader, graph: Any, site: str, attention: Attention,
     Args:
         read: Reader of the model, in evaluation mode.
         graph: The graph.
-        site: The attention layer, in whose weights the logits must be linear.
+        site: The attention layer. The logits of nodes must be linear in its weights.
         attention: The attention of that layer.
         sharpness: Factor of the scores.
 
@@ -43,8 +46,7 @@ def support_attention(read: Reader, graph: Any, site: str, attention: Attention,
     >>> support_attention(read, data, site, attention, 1.5).weight.shape == attention.weight.shape
     True
     """
-    refuse_graphs(graph, "target='support'", "use target='vanilla'")
-    margin = edge_margins(read, graph, site, attention.weight)
+    margin = edge_margins(read, graph, site, attention.weight, linear=items_of(graph).kind != "graphs")
     if margin is None:
         raise SettingError(
             f"target='support' needs logits that are linear in the attention of '{site}', and a nonlinear operation "
