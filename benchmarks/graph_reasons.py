@@ -53,15 +53,21 @@ KEY = ("dataset", "backbone", "seed", "method", "graph")
 SETTINGS = {"graphs": GRAPHS, "atoms at most": LARGEST, "batch": BATCH, "epochs": EPOCHS, "tuned": TUNED, "lr": RATE}
 
 
-_FIRST: Any = {"adversary": GraphInjection(steps=3), "sharpness": 5.0, "weight_decay": 3e-3, "epochs": 4}
-_CALM: Any = {**_FIRST, "sharpness": 1.0, "weight_decay": DECAY}
-_LONG: Any = {**_CALM, "adversary": GraphInjection(steps=1), "epochs": 8}
+_SHORT: Any = {"adversary": GraphInjection(steps=1), "weight_decay": DECAY, "sharpness": 1.0}
+_CALM: Any = {**_SHORT, "prediction": 3.0}
+_ALL: Any = {"sites": ("conv1", "conv2", "conv3")}
 TRIED: dict[str, Any] = {  # settings that replace those of FGAI's preset
     "vanilla": {},
-    "sharpness 5, weight decay .003, 4 epochs, 3 steps": _FIRST,
-    "sharpness 1, weight decay .0005, 4 epochs, 3 steps": _CALM,
-    "sharpness 1, weight decay .0005, 8 epochs, 1 step": _LONG,
-    "the same, all layers": {**_LONG, "sites": ("conv1", "conv2", "conv3")},
+    "preset": {},
+    "prediction 3": _CALM,
+    "prediction 3, support 3, all layers": {**_CALM, **_ALL, "target": "support", "sharpness": 3.0},
+    "prediction 3, support 1, all layers, similarity 5": {**_CALM, **_ALL, "target": "support", "similarity": 5.0},
+    "prediction 3, first layer, sharpness 5": {**_CALM, "sites": ("conv1",), "sharpness": 5.0},
+    "prediction 1, explanation 1": {**_SHORT, "prediction": 1.0, "explanation": 1.0},
+    "rate .001": {**_SHORT, "lr": 0.001},
+    "closeness 5": {**_SHORT, "closeness": 5.0},
+    "support 3": {**_SHORT, "target": "support", "sharpness": 3.0},
+    "all layers, sharpness 2, rate .002": {**_SHORT, **_ALL, "sharpness": 2.0, "lr": 0.002},
 }
 
 
@@ -258,8 +264,7 @@ def try_settings(dataset: str, backbone: str) -> None:
             begin = time.process_time()
             model = trained("fgai", start, vanilla, data, 0, **settings) if name != "vanilla" else vanilla
             seconds = round(time.process_time() - begin, 1)
-            about = {"dataset": dataset, "backbone": backbone, "trial": name, "sample": SETTINGS}
-            about["settings"] = repr(settings)
+            about = {"dataset": dataset, "backbone": backbone, "trial": name, "settings": SETTINGS}
             rows = [{**about, **row, "cpu_seconds": seconds} for row in measured(model, val, 0, slow=False)]
             keep(TRIALS, ("dataset", "backbone", "trial", "graph"), rows)
 

@@ -130,7 +130,20 @@ def setting() -> str:
     return _wrapped([f"{sentence} {done} of {CELLS} cells (dataset, backbone, seed) have run."])
 
 
+def trials() -> str:
+    """FGAI's settings on validation graphs."""
+    rows = {(row["dataset"], row["trial"], row["graph"]): row for row in _rows("graph_trials")}
+    body = []
+    for dataset, trial in sorted({key[:2] for key in rows}, key=lambda key: (key[0], key[1] != "vanilla", key[1])):
+        clean, attacked = (rows[dataset, trial, graph] for graph in ("clean", "attacked"))
+        figures = [f"{clean[name]:.3f} / {attacked[name]:.3f}" for name in ("f1", "auc")]
+        figures += [f"{attacked['overlap']:.3f}", f"{clean['auroc']['tree']:.3f} / {attacked['auroc']['tree']:.3f}"]
+        body.append([dataset, trial, *figures])
+    return grid(["dataset", "setting", "accuracy", "ROC-AUC of the classes", "V_5", "AUROC of `tree`"], body)
+
+
 FIGURES = {
+    "molecule-trials": trials,
     "molecules": accuracy,
     "molecule-reasons": known_reasons,
     "molecule-goals": goals,
