@@ -60,10 +60,9 @@ def test_support_is_the_margin_of_each_value_vector():
 
 def test_support_for_a_graph_is_the_slope_of_its_margin():
     """Against differences: the weight of one edge is raised and lowered, at a layer that a nonlinear one follows."""
-    graphs = [Data(x=factor * graph().x, edge_index=graph().edge_index, y=torch.tensor([0])) for factor in (1, 2)]
-    data = loose(Graphs.from_data_list(graphs))
+    data = loose(Graphs.from_data_list([graph(), graph()]))
+    data.x, data.y = data.x.double() * (1 + data.batch[:, None]), torch.tensor([0, 0])
     model = GATGraphs(features=5, classes=3).eval().double()
-    data.x = data.x.double()
     read, reading = answers(model, data)
     attention, labels = reading.attention["conv1"], reading.logits.topk(2).indices
     margins = edge_margins(read, data, "conv1", attention.weight, linear=False)
