@@ -3,6 +3,7 @@
 from fgai.auditing.audit import audit
 from fgai.auditing.compare import Agreement, Comparison, compare
 from fgai.auditing.formats import WRITERS
+from fgai.auditing.graph_view import GraphView
 from fgai.auditing.neighbourhood import Neighbourhood
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 
@@ -13,6 +14,7 @@ __all__ = [
     "Comparison",
     "Curves",
     "Estimate",
+    "GraphView",
     "Neighbourhood",
     "NodeShift",
     "audit",

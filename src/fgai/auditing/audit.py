@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import ADVERSARIES, Adversary, Threat, as_threat, default_injection, describe
+from fgai.auditing.graph_view import column_names, graph_views
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import overlap_at_random, without_attention
@@ -62,7 +63,8 @@ def audit(
     Args:
         model: The model.
         data: The graph; for graph classification a PyG `Batch`, or graphs as a list or a `DataLoader`. `data.names`,
-            if present, holds a name per node for the report, `data.class_names` a name per class.
+            if present, holds a name per node for the report, `data.class_names` a name per class. Reports draw graphs
+            with `data.element_names` and `data.bond_names`, the columns of one-hot `x` and `edge_attr`.
         by: The adversary, or the name of a threat model in `fgai.adversaries.THREATS`, such as "strongest". By default
             `NodeInjection()`, or `GraphInjection()` for graph classification. Its seed is replaced by 0, 1, ...,
             `seeds` - 1.
@@ -75,8 +77,9 @@ def audit(
             `unknown`, its sentence says about how many would decide.
         call: How to call the model; by default, by the signature of `forward`.
         name: Name of the model in the report; by default, its class.
-        show_nodes: Nodes whose neighbourhoods the report must contain, besides those that changed most.
-        reference: A report whose neighbourhoods this one must contain too, for side-by-side display.
+        show_nodes: Nodes whose neighbourhoods, or graphs of a batch, the report must contain, besides those that
+            changed most.
+        reference: A report whose neighbourhoods and graphs this one must contain too, for side-by-side display.
 
     Returns:
         Metrics on the clean and the attacked graph, baselines, certified shares, and three grades.
@@ -109,6 +112,8 @@ def audit(
             after.append(measure(trials[-1]))
             advance(f"seed {seed}: F1 {after[-1]['f1']:.3f}")
         moved, views = _select_views(clean, trials, show_nodes, reference)
+        shown = [view.graph for view in (reference.graph_views if reference else ())]
+        views_of_graphs = graph_views(clean, trials, show_nodes, shown)
     estimates = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
     adversary = describe(threat)
     return AuditReport(
@@ -141,6 +146,7 @@ def audit(
         versions=versions(),
         class_names=class_names,
         types=_types(trials, views),
+        graph_views=tuple(views_of_graphs),
         guaranteed={f"{r:g}": float(guaranteed_overlap(clean.clean.explanation, TOP, r).nanmean()) for r in CERTIFIED},
     )
 
@@ -237,7 +243,9 @@ def _select_views(
 
 
 def _check_names(data: Data) -> None:
-    """Raise unless the names of a graph, if it has any, are one per node."""
+    """Raise unless the names of a graph, if it has any, are one per node, and those of columns are lists."""
+    for key in ("element_names", "bond_names"):
+        column_names(data, key)
     names, nodes = data.get("names"), int(data.num_nodes or 0)
     if names is not None and (not hasattr(names, "__getitem__") or len(names) != nodes):
         raise DataError(f"`names` is {names!r:.60}; give a list with one name for each of the {nodes} nodes")

@@ -42,6 +42,11 @@ class Neighbourhood:
         was, now = source in self.top_before, source in self.top_after
         return ("kept" if now else "lost") if was else ("new" if now else "other")
 
+    def mentioned_nodes(self) -> tuple[int, ...]:
+        """All nodes that the view names besides its own; some may be named more than once."""
+        ends = (end for link in self.links for end in link[:2])
+        return (*self.neighbours, *self.top_before, *self.top_after, *ends)
+
 
 class Weights:
     """The weights of edges for single nodes under one explanation.
@@ -66,7 +71,7 @@ class Weights:
         rows = self._attribution.of_nodes(torch.tensor([node]))
         ends, weight = rows.edge_index[:, rows.edge].cpu(), rows.weight.cpu()
         own = ends[1] == node
-        into = dict(zip(ends[0, own].tolist(), map(_round, weight[own].tolist()), strict=True))
+        into = dict(zip(ends[0, own].tolist(), map(round_weight, weight[own].tolist()), strict=True))
         top = ends[:, topk_mask(weight, torch.zeros_like(ends[0]), 1, TOP)].tolist()
         required = frozenset((*top[0], *top[1]))
         if self._layer is not None:  # the other edges of the layer have no weight for this node
@@ -92,7 +97,7 @@ class NodeWeights:
         inside = known[self.ends].all(0)
         inside &= (self.ends[0] != self.ends[1]) & (self.ends[1] != self.node)
         pairs = zip(*self.ends[:, inside].tolist(), strict=True)
-        return dict(zip(pairs, map(_round, self.weight[inside].tolist()), strict=True))
+        return dict(zip(pairs, map(round_weight, self.weight[inside].tolist()), strict=True))
 
 
 def neighbourhood(
@@ -124,7 +129,7 @@ def _links_among(nodes: set[int], before: NodeWeights, after: NodeWeights) -> li
     return [(*ends, old.get(ends), new.get(ends)) for ends in strongest[:MAX_LINKS]]
 
 
-def _round(weight: float) -> float:
+def round_weight(weight: float) -> float:
     """Round to four digits, which is enough for a picture."""
     return float(f"{weight:.4g}")
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fgai.auditing.formats import notebook_html, write
+from fgai.auditing.graph_view import GraphView
 from fgai.auditing.neighbourhood import Neighbourhood
 from fgai.errors import DataError, FGAIError
 from fgai.faithfulness import Faithfulness
@@ -116,6 +117,7 @@ class AuditReport:
         notes: What the explanation omits, and what was not tested.
         versions: Versions of the packages.
         guaranteed: Mean V_5, by radius, below which no perturbation of the attention leads.
+        graph_views: Graphs of a batch that changed most, and some others, if the model answers for graphs.
     """
 
     model: str
@@ -139,6 +141,7 @@ class AuditReport:
     guaranteed: Mapping[str, float] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
+    graph_views: tuple[GraphView, ...] = ()
 
     def worst(self, count: int = 10) -> tuple[NodeShift, ...]:
         """The nodes whose explanation changed most."""
@@ -254,7 +257,7 @@ def _first_problem(report: AuditReport) -> str:
     """The first reason why a loaded report cannot be shown, or an empty string."""
     nodes, unknown = report.graph.get("nodes", -1), {*report.attacked} - {*METRICS}
     rows = [*report.moved, *report.views]
-    mentioned = [node for view in report.views for node in _mentioned_nodes(view)]
+    mentioned = [node for view in report.views for node in view.mentioned_nodes()]
     lengths = {len(curve) for part in (report.curves.clean, report.curves.attacked) for curve in part.values()}
     texts = [
         report.model,
@@ -287,11 +290,13 @@ def _first_problem(report: AuditReport) -> str:
         "it links nodes that it does not show": any(
             not {*link[:2]} <= {view.node, *view.neighbours} for view in report.views for link in view.links
         ),
-        "a node is shown twice": len({view.node for view in report.views}) < len(report.views),
+        "a node or a graph is shown twice": len({view.node for view in report.views}) < len(report.views)
+        or len({view.graph for view in report.graph_views}) < len(report.graph_views),
         "its grades do not follow from its numbers": not _grades_follow(report),
         f"a name is longer than {NAME_LENGTH} characters": any(len(text) > NAME_LENGTH for text in texts),
     }
-    return next((why for why, wrong in tests.items() if wrong), "")
+    problems = [view.problem(report.graph.get("graphs", 0), MAX_NODE) for view in report.graph_views]
+    return next((why for why in (*(why for why, wrong in tests.items() if wrong), *problems) if why), "")
 
 
 def _grades_follow(report: AuditReport) -> bool:
@@ -306,11 +311,6 @@ def _grades_follow(report: AuditReport) -> bool:
         return False
     one = {name: one.value for name, one in report.grades.items()}
     return one == {name: one.value for name, one in again.items()} and report.grades.answer == again.answer
-
-
-def _mentioned_nodes(view: Neighbourhood) -> tuple[int, ...]:
-    ends = (end for link in view.links for end in link[:2])
-    return (*view.neighbours, *view.top_before, *view.top_after, *ends)
 
 
 def _is_number(text: str) -> bool:

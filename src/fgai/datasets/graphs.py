@@ -1,13 +1,14 @@
 """Datasets of graphs with a label each, as one PyG `Batch` with a split: molecules, and generated graphs with motifs.
 
 Where the reasons of a label are known, `edge_mask` [E] marks the edges, or `node_mask` [N] the nodes: the NO2 and NH2
-groups of `mutagenicity`, the rings of `benzene`, the motif of `ba-2motifs`.
+groups of `mutagenicity`, the rings of `benzene`, the motif of `ba-2motifs`. Reports show `class_names`,
+`element_names` (the columns of `x`) and `bond_names` (the columns of `edge_attr`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -39,6 +40,7 @@ class GraphSource:
     reader: Callable[[Path], Graphs]
     folder: str
     part: str = ""
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the classes, elements and bonds
 
     def __call__(self, root: Path, seed: int) -> Data:
         """Return one batch of all graphs, with a seeded split: 70 / 10 / 20 %."""
@@ -49,7 +51,14 @@ class GraphSource:
         if batch is None:
             batch = Data.from_dict(dict(self.reader(root / place)))
             save_graph(path, batch, digests(root / place))
-        return split_graphs(separated(batch.to_dict()), seed)
+        return named(split_graphs(separated(batch.to_dict()), seed), **self.names)
+
+
+def named(data: Data, **names: tuple[str, ...]) -> Data:
+    """Return the batch with these names, which reports show."""
+    for key, values in names.items():
+        data[key] = list(values)
+    return data
 
 
 def separated(graphs: Graphs) -> list[Data]:
@@ -130,16 +139,35 @@ def _two_motifs(root: Path, seed: int) -> Data:
                 edges, inside = require(one, "edge_index"), require(one, "edge_mask") > 0
                 x = one_hot(degree(edges[1], int(one.num_nodes or 0)).clamp(max=DEGREES), DEGREES + 1).float()
                 graphs.append(Data(x=x, edge_index=edges, y=torch.tensor([label]), edge_mask=inside))
-    return split_graphs(graphs, seed)
+    return named(split_graphs(graphs, seed), class_names=("house", "cycle"))
 
 
+MUTAG = {
+    "class_names": ("not mutagenic", "mutagenic"),
+    "element_names": ("C", "N", "O", "F", "I", "Cl", "Br"),
+    "bond_names": ("aromatic", "single", "double", "triple"),
+}
+MUTAGENICITY = {
+    "class_names": ("mutagenic", "not mutagenic"),
+    "element_names": ("C", "O", "Cl", "H", "N", "F", "Br", "S", "P", "I", "Na", "K", "Li", "Ca"),
+    "bond_names": ("single", "double", "triple"),
+}
+BENZENE = {
+    "class_names": ("no benzene ring", "benzene ring"),
+    "element_names": ("C", "N", "O", "S", "F", "P", "Cl", "Br", "Na", "Ca", "I", "B", "H", "*"),
+    "bond_names": ("single", "double", "triple", "aromatic", "unspecified"),
+}
 for _name, _source, _about in (
-    ("mutag", GraphSource(_tu("MUTAG"), "TUDataset", "MUTAG"), "188 molecules, mutagenic or not"),
+    ("mutag", GraphSource(_tu("MUTAG"), "TUDataset", "MUTAG", MUTAG), "188 molecules, mutagenic or not"),
     (
         "mutagenicity",
-        GraphSource(_tu("Mutagenicity"), "TUDataset", "Mutagenicity"),
+        GraphSource(_tu("Mutagenicity"), "TUDataset", "Mutagenicity", MUTAGENICITY),
         "4,337 molecules, mutagenic or not, with known true bonds (NO2, NH2) if the raw files have them",
     ),
-    ("benzene", GraphSource(_benzene, "Benzene"), "12,000 molecules, with a benzene ring or without, known true atoms"),
+    (
+        "benzene",
+        GraphSource(_benzene, "Benzene", names=BENZENE),
+        "12,000 molecules, with a benzene ring or without, known true atoms",
+    ),
 ):
     DATASETS.add(_name, _source, _about)

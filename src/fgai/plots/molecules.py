@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.errors import DataError
 from fgai.graph import require
+from fgai.layout import Point, plane_layout
 
 SIZE, HEAD, FOOT, MARGIN, COLUMNS = 330, 46, 40, 34, 2  # sizes in pixels, and panels in a row
 WIDEST = 16.0  # stroke of the largest weight
@@ -19,7 +19,6 @@ COLOURS = {"C": "#111827", "O": "#dc2626", "N": "#2563eb", "H": "#9ca3af", "S": 
 WEIGHT, KNOWN, ADDED, BOND = "#f59e0b", "#16a34a", "#c026d3", "#6b7280"
 DOTS = ' stroke-dasharray="2 4"'
 FONT = "font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\""
-Point = tuple[float, float]
 
 
 def molecules(panels: Mapping[str, tuple[Data, Tensor]], elements: Sequence[str], known: Tensor | None = None) -> str:
@@ -75,19 +74,14 @@ def molecules(panels: Mapping[str, tuple[Data, Tensor]], elements: Sequence[str]
 
 
 def _layout(graph: Data) -> dict[int, Point]:
-    """The place of each atom in a panel, by the distances in the molecule (Kamada and Kawai 1989)."""
-    import networkx  # slow to import
-
-    bonds: Any = networkx.Graph()
-    bonds.add_nodes_from(range(int(graph.num_nodes or 0)))
-    bonds.add_edges_from(require(graph, "edge_index").T.tolist())
-    layout = networkx.kamada_kawai_layout(bonds)
-    low, high = ([pick(place[axis] for place in layout.values()) for axis in (0, 1)] for pick in (min, max))
+    """The place of each atom in a panel."""
+    places = plane_layout(int(graph.num_nodes or 0), require(graph, "edge_index").T.tolist())
+    low, high = ([pick(place[axis] for place in places) for axis in (0, 1)] for pick in (min, max))
     scale = (SIZE - 2 * MARGIN) / max(high[0] - low[0], high[1] - low[1], 1e-9)
     room = [(SIZE - scale * (high[axis] - low[axis])) / 2 for axis in (0, 1)]
     return {
         atom: (room[0] + scale * (place[0] - low[0]), room[1] + scale * (place[1] - low[1]))
-        for atom, place in layout.items()
+        for atom, place in enumerate(places)
     }
 
 

@@ -157,7 +157,9 @@ def content(
             *history_charts(trainings),
         ],
         "moved": {name: [vars(row) for row in report.moved] for name, report in reports.items()},
-        "views": {name: {str(v.node): vars(v) for v in report.views} for name, report in reports.items()},
+        "views": {name: _drawn_views(report) for name, report in reports.items()},
+        "graphs": {name: {str(v.graph): vars(v) for v in report.graph_views} for name, report in reports.items()},
+        "first_graph": next((view.graph for view in first.graph_views), None),
         "proved": node_proofs(reports, _renamed(proofs, labels)),
         "types": (types := {node: kind for report in reports.values() for node, kind in report.types.items()}),
         "kinds": list(dict.fromkeys(types.values())),
@@ -191,6 +193,11 @@ def _labels(names: Iterable[str]) -> dict[str, str]:
 
 def _renamed(values: Mapping[str, T] | None, labels: Mapping[str, str]) -> dict[str, T]:
     return {labels[name]: value for name, value in (values or {}).items()}
+
+
+def _drawn_views(report: AuditReport) -> dict[str, dict[str, Any]]:
+    """The neighbourhoods by node; none if the page draws whole graphs."""
+    return {} if report.graph_views else {str(view.node): vars(view) for view in report.views}
 
 
 def _first_node(report: AuditReport) -> int | None:
@@ -295,7 +302,7 @@ def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]
         *([name, str(value)] for name, value in budget.items()),
         ["gain", report.gain],
         ["seeds", "0" if report.seeds == 1 else f"0 to {report.seeds - 1}"],
-        ["graph", f"{report.graph['nodes']} nodes, {report.graph['edges']} edges"],
+        ["graph", ", ".join(f"{count} {what}" for what, count in report.graph.items())],
         *([name, str(value)] for name, value in about.items()),
         *([name, value] for name, value in report.versions.items()),
     ]

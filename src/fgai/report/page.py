@@ -39,9 +39,12 @@ class Layout:
 REPORT = Layout(
     "Can this attention be trusted?",
     "view",
-    "the neighbourhoods",
+    "the picture",
     ("cytoscape-3.34.4", "uplot-1.6.32"),
-    ("dom.js", "theme.js", "charts.js", "sorting.js", "moved.js", "graph.js", "neighbourhood.js", "page.js"),
+    (
+        *("dom.js", "theme.js", "charts.js", "sorting.js", "moved.js", "graph.js", "neighbourhood.js"),
+        *("molecules.js", "page.js"),
+    ),
 )
 
 

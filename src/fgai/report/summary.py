@@ -11,7 +11,13 @@ from fgai.metrics.explanation import TOP
 
 HEADLINE_NAME = 40  # characters of a model's name in the headline
 HEADLINE_MODELS = 3  # models in the headline
-INJECTING = ("node-injection", "chosen-injection", "attack-ensemble", "single-target")  # adversaries that add nodes
+INJECTING = (
+    "node-injection",
+    "graph-injection",
+    "chosen-injection",
+    "attack-ensemble",
+    "single-target",
+)  # adversaries that add nodes
 CHANGING = {"edge-rewiring": ("added", "dropped"), "prbcd": ("flips",), "grbcd": ("flips",)}  # that change links
 SYMBOLS = {"good": "✓", "bad": "✗", "unsure": "?"}
 BARS = {"f1": ("F1", "F1"), "overlap": (f"Top {TOP} kept", f"V_{TOP}")}  # label and term in the glossary
@@ -23,7 +29,8 @@ def headline(reports: Mapping[str, AuditReport]) -> str:
     F1 is lost in points, 100 (clean - attacked); explanations are kept as V_5 says.
     """
     attacks = [{**report.adversary, "seed": 0} for report in reports.values()]
-    attack = phrase(attacks[0]) if all(one == attacks[0] for one in attacks) else "its attack"
+    graphs = any("graphs" in report.graph for report in reports.values())
+    attack = phrase(attacks[0], graphs) if all(one == attacks[0] for one in attacks) else "its attack"
     named = list(reports.items())
     clauses = [_clause(cut(name), report, attack, not place) for place, (name, report) in enumerate(named)]
     more = len(clauses) - HEADLINE_MODELS
@@ -44,11 +51,13 @@ def _clause(name: str, report: AuditReport, attack: str, first: bool) -> str:
     return f"{name} loses {lost or 'none'} and keeps {kept_share}"
 
 
-def phrase(adversary: Mapping[str, Any]) -> str:
-    """An attack in words that need no explanation.
+def phrase(adversary: Mapping[str, Any], graphs: bool = False) -> str:
+    """An attack in words that need no explanation; the budget of an injection into a batch is for each of its graphs.
 
     >>> phrase({"name": "node-injection", "nodes": 20}), phrase({"name": "feature-ball", "radius": 0.1})
     ('20 fake nodes', 'this attack')
+    >>> phrase({"name": "graph-injection", "nodes": 1}, graphs=True)
+    '1 fake node in each graph'
     """
     name = adversary["name"]
     fields = ("nodes",) if name in INJECTING else CHANGING.get(name, ())
@@ -57,7 +66,7 @@ def phrase(adversary: Mapping[str, Any]) -> str:
     if not counts or total < 1:
         return "this attack"
     what = "fake node" if name in INJECTING else "changed link"
-    return f"{total:,} {what}{'s' * (total != 1)}"
+    return f"{total:,} {what}{'s' * (total != 1)}{' in each graph' * (graphs and name in INJECTING)}"
 
 
 def _points(loss: float) -> str:
@@ -93,11 +102,13 @@ def cut(name: str, length: int = HEADLINE_NAME) -> str:
 
 
 def setting(report: AuditReport) -> str:
-    """The graph, the attack and the explanation in one line."""
+    """The graph or the graphs, the attack and the explanation in one line."""
     times = "once" if report.seeds == 1 else f"{report.seeds} times"
+    graphs = report.graph.get("graphs", 0)
+    what = f"{graphs:,} graphs with" if graphs else "A graph of"
     return (
-        f"A graph of {report.graph['nodes']:,} nodes and {report.graph['edges']:,} edges, attacked {times} by "
-        f"{report.attack} ({phrase(report.adversary)}). The explanation is “{report.explanation}”."
+        f"{what} {report.graph['nodes']:,} nodes and {report.graph['edges']:,} edges, attacked {times} by "
+        f"{report.attack} ({phrase(report.adversary, graphs > 0)}). The explanation is “{report.explanation}”."
     )
 
 
@@ -143,12 +154,17 @@ def _steps(report: AuditReport) -> list[str]:
     if not grades.items():
         return ["The model is too weak. Train it longer, or check the labels and the features; then audit it again."]
     values = {name: grade.value for name, grade in grades.items()}
+    other = "leave-one-out" if "graphs" not in report.graph else "last" if report.explanation == "tree" else "tree"
+    items = "graphs" if "graphs" in report.graph else "nodes"
     texts = {
         ("used", "no"): "The predictions do not need the attention, so it explains nothing. Audit another explanation: "
-        "`fgai audit FOLDER --explanation leave-one-out`.",
+        f"`fgai audit FOLDER --explanation {other}`.",
         ("faithful", "contradicted"): "Do not show this explanation as a reason. Audit another one: "
-        "`fgai audit FOLDER --explanation leave-one-out`.",
-        ("faithful", "unknown"): "The test of faithfulness needs more nodes: audit with a larger `data.test_mask`. The "
+        f"`fgai audit FOLDER --explanation {other}`.",
+        (
+            "faithful",
+            "unknown",
+        ): f"The test of faithfulness needs more {items}: audit with a larger `data.test_mask`. The "
         "sentence beside the light says how many would decide.",
         ("stable", "no"): "Re-train it against the attack, then compare both: `fgai fit FOLDER --out NEW` and "
         "`fgai report FOLDER NEW`; in Python, `fgai.FGAI().fit(model, data)`.",

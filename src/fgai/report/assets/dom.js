@@ -10,7 +10,7 @@ const short = (value) => {
 };
 
 function make(tag, settings, ...children) {
-  const svg = ["svg", "line", "path", "rect", "circle"].includes(tag);
+  const svg = ["svg", "g", "text", "line", "path", "rect", "circle"].includes(tag);
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(settings)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);

@@ -31,9 +31,12 @@ function moved() {
   const count = make("p", { class: "about", role: "status" });
 
   function line(row) {
-    const open = viewsOf(row.node).length
-      ? make("button", { type: "button", onclick: () => show(row.node, true) }, called(row.node))
-      : called(row.node); // this file keeps no picture of it
+    const graph = graphOf(row.node);
+    const jump = graph === undefined ? () => show(row.node, true) : () => showGraph(graph, true);
+    const open =
+      viewsOf(row.node).length || graph !== undefined
+        ? make("button", { type: "button", onclick: jump }, called(row.node))
+        : called(row.node); // this file keeps no picture of it
     const rest = Object.keys(COLUMNS).slice(1);
     return make("tr", {}, make("td", {}, open), ...rest.map((name) => make("td", {}, short(row[name]))));
   }

@@ -125,27 +125,32 @@ function legend() {
   );
 }
 
-function neighbourhoods() {
-  const nodes = kept();
-  if (!nodes.length) return;
+// A part with a search, panels, a key, and the same as a table.
+function viewer(title, what, options, found, key, ...buttons) {
   const input = make("input", { id: "search", type: "search", list: "known", autocomplete: "off" });
-  const known = nodes.map((node) => make("option", { value: node }, String(shown.names[node] ?? "")));
   const submitted = (event) => {
     event.preventDefault();
-    search(input.value);
+    found(input.value);
   };
   const form = make(
     "form",
     { class: "controls", role: "search", onsubmit: submitted },
-    make("label", {}, "Node ", input),
-    make("datalist", { id: "known" }, ...known),
+    make("label", {}, `${what} `, input),
+    make("datalist", { id: "known" }, ...options),
     make("button", {}, "Show"),
-    make("button", { type: "button", onclick: fitAll }, "Fit"),
+    ...buttons,
   );
-  const top = make("div", { class: "top" }, make("h2", {}, "What one node attends to"), form);
+  const top = make("div", { class: "top" }, make("h2", {}, title), form);
   graphs.classList.toggle("pairs", shown.models.length > 1);
-  const attributes = { id: "view", "aria-label": "What one node attends to" };
-  main.append(make("section", attributes, top, note, graphs, legend(), seen));
+  main.append(make("section", { id: "view", "aria-label": title }, top, note, graphs, key, seen));
+}
+
+function neighbourhoods() {
+  const nodes = kept();
+  if (!nodes.length) return;
+  const known = nodes.map((node) => make("option", { value: node }, String(shown.names[node] ?? "")));
+  const fit = make("button", { type: "button", onclick: fitAll }, "Fit");
+  viewer("What one node attends to", "Node", known, search, legend(), fit);
   show(shown.first_node ?? nodes[0], false);
   themed.push(() => panels.forEach((cy) => cy.style(look())));
   new ResizeObserver(resizeAll).observe(graphs);

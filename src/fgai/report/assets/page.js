@@ -46,6 +46,7 @@ main.replaceChildren(make("p", { class: "about" }, shown.setting));
 const cards = make("div", { class: "cards" }, ...shown.cards.map(modelCard));
 main.append(make("section", { id: "grades", "aria-label": "Grades" }, cards));
 startTheme();
+molecules();
 neighbourhoods();
 fold("next", "What to do next", make("ul", {}, ...shown.next.map(step)));
 shown.tables.forEach((one, place) => fold(`table-${place}`, one.title, table(one.head, one.rows)));
