@@ -37,7 +37,8 @@ def test_two_ranks_learn_what_one_learns_from_the_same_batches(tmp_path):
     launch(together.fit_here, str(tmp_path), ranks=2)
     first, second = said(tmp_path)
     assert first == second
-    for items, fit in (("nodes", together.fitted), ("graphs", together.graphs_fitted)):
+    fits = {"nodes": together.fitted, "graphs": together.graphs_fitted, "typed": together.typed_fitted}
+    for items, fit in fits.items():
         alike(first[items], together.told(fit(slots=2)), 1e-4)
         alone = together.told(fit())
         assert alone["weights"] != pytest.approx(first[items]["weights"], abs=1e-4), "a step of one batch is another"

@@ -14,13 +14,14 @@ from fgai.errors import DataError
 from fgai.large import GraphLoader, Loader, audit_batches, full_neighbour_loader, layerwise_readings
 from fgai.large.fitting import fit_graph
 from fgai.methods import Batches
-from worlds import molecule_batch
+from worlds import film_model, films, molecule_batch
 
 DATA = split_nodes(datasets.synthetic(400, 4_000, features=16, classes=4, signal=1.0, seed=3), seed=3)
 ATTACK = NodeInjection(nodes=2, edges=8, steps=2)
 METHOD = FGAI(adversary=ATTACK, epochs=4)
 MOLECULES = molecule_batch()
 GRAPHS = FGAI(adversary=GraphInjection(1, 1, steps=1), epochs=3)
+TYPED = FGAI(adversary=NodeInjection(1, 3, steps=1), epochs=3)
 
 
 def fitted(slots=1, checkpoint=None, loader=None):
@@ -42,14 +43,19 @@ def graphs_fitted(slots=0):
     return GRAPHS.fit(model, Batches(GraphLoader(data, batch=7, graphs=data.train_mask), validation, slots))
 
 
+def typed_fitted(slots=0):
+    """Fit on a typed graph as a whole; with slots, in one process, attacked several times a step."""
+    return TYPED.fit(film_model("hgt"), Batches([films()] * slots, [films()], slots) if slots else films())
+
+
 def told(fit):
     flat = torch.cat([value.flatten() for value in fit.model.state_dict().values()])
     return {"terms": [dict(e.terms) for e in fit.history], "f1": fit.best.val_f1, "weights": flat.tolist()}
 
 
 def fit_here(folder):
-    """Fit on nodes and on graphs, and write what this rank came to."""
-    found = {"nodes": told(fitted()), "graphs": told(graphs_fitted())}
+    """Fit on nodes, on graphs and on a typed graph, and write what this rank came to."""
+    found = {"nodes": told(fitted()), "graphs": told(graphs_fitted()), "typed": told(typed_fitted())}
     (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(found))
 
 

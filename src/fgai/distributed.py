@@ -41,16 +41,20 @@ def all_reduce(value: Tensor) -> Tensor:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace the gradients by their mean over all ranks, in one message."""
+    """Replace the gradients by their mean over all ranks, in one message.
+
+    A parameter without a gradient on any rank keeps none: the optimizer does not decay it.
+    """
     if world_size() == 1:
         return
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable]
-    flat = _on_supported(torch.cat([gradient.flatten() for gradient in gradients]))
+    used = gradients[0].new_tensor([p.grad is not None for p in trainable])
+    flat = _on_supported(torch.cat([*(gradient.flatten() for gradient in gradients), used]))
     group.all_reduce(flat)
-    mean = flat.div_(world_size()).to(gradients[0].device)
-    for parameter, gradient in zip(trainable, mean.split([p.numel() for p in trainable]), strict=True):
-        parameter.grad = gradient.view_as(parameter)
+    *mean, used = flat.div_(world_size()).to(gradients[0].device).split([*(p.numel() for p in trainable), len(used)])
+    for parameter, gradient, is_used in zip(trainable, mean, used.tolist(), strict=True):
+        parameter.grad = gradient.view_as(parameter) if is_used else None
 
 
 def all_gather(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:

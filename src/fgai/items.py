@@ -168,14 +168,11 @@ def refuse_graphs(data: Data, what: str, remedy: str, most: int = 0) -> None:
         )
 
 
-def refuse_typed(data: Any, what: str) -> None:
+def refuse_typed(data: Any, what: str, remedy: str = "the page on typed graphs lists what works for them") -> None:
     """Raise `DataError` if the graph has several types of nodes, as a `HeteroData` or joined into one graph."""
     if isinstance(data, HeteroData) or (isinstance(data, Data) and "typed" in data):
         types = data.node_types if isinstance(data, HeteroData) else data["typed"].node_types
-        raise DataError(
-            f"{what} is for graphs with one type of nodes, and this one has {list(types)}; the page on typed graphs "
-            "lists what works for them"
-        )
+        raise DataError(f"{what} is for graphs with one type of nodes, and this one has {list(types)}; {remedy}")
 
 
 def extend_batch(batch: Tensor, new: int, edge_index: Tensor, separate: bool) -> Tensor:

@@ -242,6 +242,39 @@ def test_models_of_one_graph_are_shown_side_by_side_in_one_file(run, model, tmp_
     assert twice.exit_code == 2 and "models that differ" in twice.stderr and not (tmp_path / "twice.html").exists()
 
 
+def test_models_of_graphs_are_reported_beside_each_other(run, tmp_path):
+    data, out = ("--data", "worlds:molecule_batch"), tmp_path / "both.html"
+    for backbone in ("gat-graphs", "gatv2-graphs"):
+        run("train", *data, "--backbone", backbone, "--epochs", 2, "--out", tmp_path / backbone)
+    folders = tmp_path / "gat-graphs", tmp_path / "gatv2-graphs"
+    graph = molecule_batch()
+    inside = int((~graph.test_mask).nonzero()[0])  # a graph that is not scored is only shown if it is asked for
+    node = int(graph.ptr[inside])
+    done = run("report", *folders, *data, *ATTACK, "--node", node, "--out", out)
+    assert done.exit_code == 0, done.output
+    shown = json.loads(re.search(r'id="content">(.*?)</script>', out.read_text(), re.DOTALL)[1])
+    first, second = shown["graphs"].values()
+    assert {*first} <= {*second} and str(inside) in first and first[str(inside)]["atoms"][0][0] == node
+    assert not any(shown["views"].values()) and "Certified, top 5" in {chart["title"] for chart in shown["charts"]}
+
+
+TYPED = """
+from worlds import film_model, films as data
+def build():
+    return film_model("hgt")
+"""
+
+
+def test_a_typed_model_is_reported_and_is_trained_in_one_process_only(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "typed_mine.py").write_text(TYPED)
+    page = run("report", "--model", "typed_mine:build", *ATTACK, "--out", "typed.html")
+    assert page.exit_code == 0 and '"kinds":["movie"' in Path("typed.html").read_text(), page.output
+    refused = run("fit", "--model", "typed_mine:build", "--ranks", 2, "--out", "new")
+    assert refused.exit_code == 2 and "Training on several ranks is for graphs with one type of nodes" in refused.stderr
+    assert "train in one process: omit --ranks and --batch" in refused.stderr and not Path("new").exists()
+
+
 @pytest.mark.parametrize("command", ["audit", "certify", "report"])
 def test_a_model_from_elsewhere_names_no_code_to_run(run, model, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)

@@ -202,10 +202,10 @@ def test_functions_for_one_type_refuse_a_typed_graph_in_words(tmp_path):
         "An audit of sampled batches": lambda: audit_batches(model, [data]),
         "Backbone gat": lambda: build("gat", data),
         "`pyg_scores`": lambda: pyg_scores(model, data, torch.tensor([1])),
-        "A neighbour loader ": lambda: fit_graph(Vanilla(epochs=1), model, data, batch=4),
+        "Training in batches": lambda: fit_graph(Vanilla(epochs=1), model, data, batch=4),
     }
     for what, door in doors.items():
-        with pytest.raises(DataError, match=f"{what.strip()} is for graphs with one type of nodes, and this one has"):
+        with pytest.raises(DataError, match=f"{what} is for graphs with one type of nodes, and this one has"):
             door()
     assert fit_graph(Vanilla(epochs=1), model, data).history
 

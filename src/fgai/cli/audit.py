@@ -174,7 +174,9 @@ def write_report(
     against: Against = "",
     groups: Groups = 0,
     fixed: Fixed = None,
-    node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood the file must contain.")] = None,
+    node: Annotated[
+        list[int] | None, typer.Option(help="A node whose neighbourhood, or graph, the file must contain.")
+    ] = None,
     data: DataName = "",
     split: Split = 0,
     modules: Import = None,
@@ -182,11 +184,12 @@ def write_report(
     as_json: AsJson = False,
 ) -> None:
     """Audit models side by side, and write an HTML page."""
+    from torch_geometric.data import HeteroData
+
     from fgai import report
     from fgai.auditing import compare
     from fgai.certificates import certify as run_certify
     from fgai.devices import placed, resolve_device
-    from fgai.items import refuse_graphs
     from fgai.metrics.explanation import TOP
 
     _check_ball("l1", radius)
@@ -199,7 +202,6 @@ def write_report(
         _attack(adversary, settings, threat, gain)  # refuse before the graph is read
     models = {one.title: one for one in _load_models(folders or [], model, weights)}
     graph, about = _common_graph(models, data, split)
-    refuse_graphs(graph, "A report of models side by side", "write a page of one model: `fgai audit --out page.html`")
     attack = _attack(adversary, settings, threat, gain, graph)
     graph, nets = placed(graph, place), {name: one.model.to(place) for name, one in models.items()}
     calls = {name: one.call for name, one in models.items()}
@@ -214,7 +216,11 @@ def write_report(
         call=calls,
         show_nodes=node or (),
     )
-    certificates = {name: run_certify(net, graph, k=TOP, radius=radius, call=calls[name]) for name, net in nets.items()}
+    certificates = {
+        name: run_certify(net, graph, k=TOP, radius=radius, call=calls[name])
+        for name, net in nets.items()
+        if not isinstance(graph, HeteroData)  # `certify` without `against` refuses typed graphs
+    }
     proofs = {
         name: run_certify(_voted(net, groups, fixed), graph, against=attacker, call=calls[name])
         for name, net in nets.items()

@@ -13,6 +13,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from fgai.checks import one_graph
 from fgai.devices import device_of, placed
 from fgai.graph import require
+from fgai.items import refuse_typed
 from fgai.large.graph_loader import GraphLoader
 from fgai.large.layerwise import layerwise_readings
 from fgai.large.loader import Loader, full_neighbour_loader
@@ -53,6 +54,8 @@ def fit_graph(
     >>> len(run.history)
     2
     """
+    if batch:
+        refuse_typed(graph, "Training in batches", "train on the full graph, with batch=0 and one rank")
     graph = one_graph(graph) if isinstance(graph, HeteroData) else graph
     if isinstance(graph, Data) and not batch:
         return method.fit(model, placed(graph, device_of(model)), checkpoint=checkpoint)
