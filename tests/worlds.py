@@ -63,9 +63,19 @@ def molecules(count=6, seed=0, **attributes) -> list[Any]:
     return graphs
 
 
-def molecule_batch() -> Any:
-    """60 molecules with a split, for commands too: `worlds:molecule_batch`."""
-    return split_graphs(molecules(60), seed=0)
+def molecule_batch(count=60) -> Any:
+    """Molecules with a split, for commands too: `worlds:molecule_batch`."""
+    return split_graphs(molecules(count), seed=0)
+
+
+def named_molecules(count=30) -> Any:
+    """Molecules with the names of their elements and bonds, and known reasons: the bonds and atoms of type 0."""
+    batch = molecule_batch(count)
+    batch.element_names, batch.bond_names = ["C", "N", "O", "H"], ["single", "double", "aromatic"]
+    batch.edge_attr = torch.eye(3)[batch.edge_index.sum(0) % 3]
+    batch.node_mask = batch.x[:, 0] == 1
+    batch.edge_mask = batch.node_mask[batch.edge_index].any(0)
+    return batch
 
 
 @cache

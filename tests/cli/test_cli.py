@@ -22,7 +22,7 @@ from fgai.datasets import DATASETS
 from fgai.methods import METHODS
 from fgai.metrics import METRICS
 from loose import loose
-from worlds import molecule_batch
+from worlds import molecule_batch, named_molecules
 
 
 @pytest.fixture(name="run")
@@ -243,11 +243,11 @@ def test_models_of_one_graph_are_shown_side_by_side_in_one_file(run, model, tmp_
 
 
 def test_models_of_graphs_are_reported_beside_each_other(run, tmp_path):
-    data, out = ("--data", "worlds:molecule_batch"), tmp_path / "both.html"
+    data, out = ("--data", "worlds:named_molecules"), tmp_path / "both.html"
     for backbone in ("gat-graphs", "gatv2-graphs"):
         run("train", *data, "--backbone", backbone, "--epochs", 2, "--out", tmp_path / backbone)
     folders = tmp_path / "gat-graphs", tmp_path / "gatv2-graphs"
-    graph = molecule_batch()
+    graph = named_molecules()
     inside = int((~graph.test_mask).nonzero()[0])  # a graph that is not scored is only shown if it is asked for
     node = int(graph.ptr[inside])
     done = run("report", *folders, *data, *ATTACK, "--node", node, "--out", out)

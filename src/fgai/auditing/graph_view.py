@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,16 +47,22 @@ class GraphView:
 
     __repr__ = short_repr
 
-    def problem(self, graphs: int, largest_node: int) -> str:
-        """The reason why a loaded view cannot be drawn, or an empty string."""
+    def problem(self, size: Mapping[str, int], end: int) -> str:
+        """The reason why a loaded view of a batch of this size cannot be drawn, or an empty string.
+
+        Node numbers must be smaller than `end`.
+        """
         nodes = [atom[0] for atom in self.atoms]
         kinds = [*(atom[1] for atom in self.atoms), *(bond[4] for bond in self.bonds)]
         tests = {
-            "it shows a graph that the batch does not have": not 0 <= self.graph < graphs,
-            "an atom is shown twice": len({*nodes}) < len(nodes),
-            "a node number is out of range": any(not 0 <= node < largest_node for node in nodes),
+            "it shows a graph that the batch does not have": not 0 <= self.graph < size.get("graphs", 0),
+            "it shows no atom, or one twice": not nodes or len({*nodes}) < len(nodes),
+            "a node number is out of range": any(not 0 <= node < end for node in nodes),
             "an atom has no place": any(not abs(at) <= EXTENT for atom in self.atoms for at in atom[2:4]),
             "a bond links atoms that it does not show": any(not {*bond[:2]} <= {*nodes} for bond in self.bonds),
+            "an injected atom has a bond before the attack": any(
+                bond[2] is not None and max(bond[:2]) >= size.get("nodes", 0) for bond in self.bonds
+            ),
             f"the kind of an atom or a bond is longer than {KIND_LENGTH} characters": any(
                 len(kind) > KIND_LENGTH for kind in kinds
             ),

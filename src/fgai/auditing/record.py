@@ -295,7 +295,7 @@ def _first_problem(report: AuditReport) -> str:
         "its grades do not follow from its numbers": not _grades_follow(report),
         f"a name is longer than {NAME_LENGTH} characters": any(len(text) > NAME_LENGTH for text in texts),
     }
-    problems = [view.problem(report.graph.get("graphs", 0), MAX_NODE) for view in report.graph_views]
+    problems = [view.problem(report.graph, MAX_NODE) for view in report.graph_views]
     return next((why for why in (*(why for why, wrong in tests.items() if wrong), *problems) if why), "")
 
 

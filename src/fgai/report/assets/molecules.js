@@ -33,7 +33,7 @@ function line(from, to, settings) {
 // One, two or three lines; of an aromatic bond, one is dashed.
 function strokes(from, to, kind, name) {
   const aromatic = kind === "aromatic";
-  const count = aromatic ? 2 : (ORDERS[kind] ?? 1);
+  const count = aromatic ? 2 : Object.hasOwn(ORDERS, kind) ? ORDERS[kind] : 1;
   const length = Math.hypot(to.x - from.x, to.y - from.y) || 1;
   return [...Array(count).keys()].map((number) => {
     const aside = (5 * (number - (count - 1) / 2)) / length;
