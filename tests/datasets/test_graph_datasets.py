@@ -46,6 +46,28 @@ def test_molecules_have_the_published_sizes_and_a_seeded_split(name, tmp_path):
     ]
     assert torch.equal(data.test_mask, again.test_mask) and not torch.equal(data.test_mask, other.test_mask)
     assert torch.equal(data.x, again.x) and torch.equal(data.edge_index, again.edge_index)
+    assert (len(data.element_names), len(data.bond_names)) == (data.x.size(1), data.edge_attr.size(1))
+    assert len(data.class_names) == 2 and most_links(data) == (4, 1), "C and F have at most as many bonds as they can"
+
+
+def most_links(data):
+    """The largest numbers of bonds of carbon and of fluorine, by the names of the columns."""
+    links = data.edge_index[1].bincount(minlength=data.num_nodes)
+    return tuple(int(links[data.x[:, data.element_names.index(name)] == 1].max()) for name in ("C", "F"))
+
+
+@has("mutag")
+def test_names_of_bonds_and_classes_are_those_of_the_source(data_root):
+    data = loose(datasets.load("mutag", root=data_root))
+    aromatic = data.edge_index[:, data.edge_attr.argmax(1) == data.bond_names.index("aromatic")].unique()
+    inside = [
+        int(data.ptr[number]) + node
+        for number, one in enumerate(data.to_data_list())
+        for part in networkx.biconnected_components(to_networkx(one, to_undirected=True))
+        for node in (part if len(part) > 2 else ())
+    ]
+    assert {*aromatic.tolist()} <= {*inside} and 2 * len(aromatic) > len({*inside}), "in rings, and in most of them"
+    assert int((data.y == data.class_names.index("mutagenic")).sum()) == 125  # of 188 (Debnath et al. 1991)
 
 
 @has("mutag")
