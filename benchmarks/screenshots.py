@@ -24,6 +24,7 @@ from fgai.bench import leaderboard_page
 AUDITS = Path("results/audits")
 MODELS = {"Plain GAT": "amazon-photo-gat-vanilla-0", "GAT with FGAI": "amazon-photo-gat-fgai-0"}
 TYPED = {"HAN": "imdb-han-vanilla-0", "HAN with FGAI": "imdb-han-fgai-0"}
+MOLECULES = {"GAT": "mutagenicity-gat-graphs-vanilla-0", "GAT with FGAI": "mutagenicity-gat-graphs-fgai-0"}
 MARGIN = 12  # pixels around a part of the page
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-prefers-reduced-motion")
 
@@ -47,6 +48,7 @@ SHOTS = (
 )
 BOARD = (Shot("leaderboard", 1280, 1400), Shot("leaderboard-narrow", 400, 1000, "dark"))
 TYPED_SHOTS = (Shot("report-typed", 1280, 940),)
+MOLECULE_SHOTS = (Shot("report-molecules", 1280, 900, part="#view"),)
 
 
 def browser(folder: Path) -> WebDriver:
@@ -91,12 +93,13 @@ def main(
 
 def _committed(folder: Path) -> dict[Path, tuple[Shot, ...]]:
     """The pages of the committed results, and their pictures."""
-    audited, typed, board = (folder / f"{name}.html" for name in ("report", "typed", "board"))
-    for page, models, data in ((audited, MODELS, "amazon-photo"), (typed, TYPED, "imdb")):
+    audited, typed, molecules, board = (folder / f"{name}.html" for name in ("report", "typed", "molecules", "board"))
+    pages = (audited, MODELS, "amazon-photo"), (typed, TYPED, "imdb"), (molecules, MOLECULES, "mutagenicity")
+    for page, models, data in pages:
         reports = {model: AuditReport.load(AUDITS / f"{file}.json") for model, file in models.items()}
         report.save(page, Comparison(reports), about={"data": data})
     leaderboard_page.save(board, "results")
-    return {audited: SHOTS, typed: TYPED_SHOTS, board: BOARD}
+    return {audited: SHOTS, typed: TYPED_SHOTS, molecules: MOLECULE_SHOTS, board: BOARD}
 
 
 if __name__ == "__main__":

@@ -57,14 +57,19 @@ def driver():
 
 def hostile_report(rng, folder):
     """A page of an audit whose words are hostile, or that was read from a mutated file; None if that was refused."""
-    raw = json.loads((shelf() / "audit.json").read_text())
+    whole = (shelf() / rng.choice(("audit.json", "graphs.json"))).read_bytes()
+    raw = json.loads(whole)
     if rng.random() < 0.4:
-        (folder / "audit.json").write_bytes(mutated_json(rng, (shelf() / "audit.json").read_bytes()))
+        (folder / "audit.json").write_bytes(mutated_json(rng, whole))
     else:
-        for place in rng.sample(("model", "gain", "names", "notes", "adversary", "versions"), 2):
+        for place in rng.sample(("model", "gain", "names", "notes", "adversary", "versions", "graph_views"), 2):
             word = rng.choice(NAMES)
             raw[place] = {
                 "names": {str(node): word for node in range(16)},
+                "graph_views": [
+                    {**view, "atoms": [[atom[0], word[:40], *atom[2:]] for atom in view["atoms"]]}
+                    for view in raw["graph_views"]
+                ],
                 "notes": [word],
                 "adversary": {**raw["adversary"], "name": word, word[:40]: word},
                 "versions": {word[:40]: word},

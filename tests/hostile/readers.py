@@ -12,12 +12,14 @@ import torch
 from campaign import Target, lasting
 from inputs import graph, model
 from mutations import mutated_file
+from torch_geometric.data import Batch
 from verdicts import unsound_audit, unsound_fit, unsound_perturbation, unsound_weights
 
 import fgai
 from fgai import datasets, saved
-from fgai.adversaries import GAINS, FeatureBall, NodeInjection, Perturbation
+from fgai.adversaries import GAINS, FeatureBall, GraphInjection, NodeInjection, Perturbation
 from fgai.auditing import WRITERS, AuditReport
+from fgai.backbones import build
 from fgai.bench.figures import figure
 from fgai.bench.perturbations import Origin, SavedPerturbation, load_all, unit_test
 from fgai.bench.plan import Cell, Plan
@@ -28,6 +30,7 @@ from fgai.large import DiskGraph, Loader, convert, convert_arrays, convert_table
 from fgai.methods import AdversarialTraining
 from fgai.training.loop import _Run
 from loose import loose
+from worlds import molecules
 
 ATTACK = NodeInjection(1, 2, steps=1)
 CELL = Cell("tiny", "gat", "vanilla", 0)
@@ -44,6 +47,8 @@ def shelf():
     net.requires_grad_(False)
     report = fgai.audit(net, data, ATTACK, seeds=1)
     report.save(home / "audit.json")
+    batch = Batch.from_data_list(molecules(4))
+    fgai.audit(build("gat-graphs", batch), batch, GraphInjection(1, 2, steps=1), seeds=1).save(home / "graphs.json")
     FeatureBall(steps=1)(fgai.Reader(net), data, GAINS["kl"](fgai.read(net, data)))
     moved = torch.zeros(16, 5)
     nudge = {site: 0.01 * part.weight for site, part in fgai.read(net, data).attention.items()}
