@@ -69,7 +69,7 @@ function drawnAtom(view, atom, place) {
   const [node, kind, , , known] = atom;
   const own = view.bonds.find(([source, target]) => source === node && target === node);
   const mark = injected(node) ? "added" : known ? "known" : "plain";
-  const circle = make("circle", { class: `atom ${mark}`, cx: place.x, cy: place.y, r: kind === "H" ? 7 : 10 });
+  const circle = make("circle", { class: `atom ${mark}`, cx: place.x, cy: place.y, r: kind === "H" ? 7 : kind.length > 1 ? 12 : 10 });
   const look = Object.hasOwn(ELEMENTS, kind) ? `kind${ELEMENTS[kind]}` : kind === "H" ? "small" : "";
   const name = make("text", { x: place.x, y: place.y, class: look }, (kind || String(node)).slice(0, 4));
   const notes = [
@@ -187,5 +187,6 @@ function molecules() {
   if (!kept.length) return;
   const options = kept.map((graph) => make("option", { value: graph }));
   viewer("What the model attends to in one graph", "Graph", options, searchGraph, graphLegend());
+  graphs.classList.remove("pairs"); // two wide panels a row, for each model
   showGraph(shown.first_graph ?? kept[0], false);
 }
