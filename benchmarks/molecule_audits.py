@@ -23,7 +23,7 @@ TESTED, ATTACKS = 200, 2  # test graphs, and attacks on them
 SHOWN = 6  # graphs that a file keeps
 
 
-def kept(report: AuditReport, graphs: set[int]) -> AuditReport:
+def small(report: AuditReport, graphs: set[int]) -> AuditReport:
     """Return the report with these graphs, and without the neighbourhoods, which its page does not show."""
     views = tuple(view for view in report.graph_views if view.graph in graphs)
     return replace(report, views=(), moved=report.moved[:SHOWN], graph_views=views)
@@ -43,7 +43,7 @@ def main() -> None:
     faithful = fit_graph(FGAI.preset("graphs", epochs=TUNED, lr=RATE), plain, data, batch=BATCH).model
     fgai = audit(faithful, tested, seeds=ATTACKS, name="GAT with FGAI", reference=vanilla)
     for path, report in zip(paths, (vanilla, fgai), strict=True):
-        kept(report, shown).save(path)
+        small(report, shown).save(path)
 
 
 if __name__ == "__main__":

@@ -174,9 +174,7 @@ def write_report(
     against: Against = "",
     groups: Groups = 0,
     fixed: Fixed = None,
-    node: Annotated[
-        list[int] | None, typer.Option(help="A node whose neighbourhood, or graph, the file must contain.")
-    ] = None,
+    node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood or graph must be shown.")] = None,
     data: DataName = "",
     split: Split = 0,
     modules: Import = None,

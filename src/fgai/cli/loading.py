@@ -13,6 +13,8 @@ from fgai import datasets, saved
 from fgai.backbones import BACKBONES
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, SettingError
+from fgai.items import refuse_typed
+from fgai.large.store import MANIFEST
 from fgai.methods import Epoch
 from fgai.reading import Call
 from fgai.registry import import_from_cwd
@@ -66,6 +68,12 @@ class LoadedModel:
         """Its graph, with all inputs of its backbone."""
         name, seed = self.data_name(data), self.split(split)
         return load_graph(name, seed) if self.saved is None else prepare_graph(self.saved.backbone, name, seed)
+
+    def refuse_ranks(self, data: str, split: int) -> None:
+        """Raise if its graph is typed, which one process trains on; graphs on disk and of reference models are not."""
+        if self.saved is None and not (Path(self.data_name(data)) / MANIFEST).exists():
+            remedy = "train in one process: omit --ranks and --batch"
+            refuse_typed(self.graph(data, split), "Training on several ranks", remedy)
 
 
 def load_model(folder: Path | None, model: str, weights: Path | None) -> LoadedModel:

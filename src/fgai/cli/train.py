@@ -157,7 +157,7 @@ def fit(
     )
     loaded, _ = _load_for_fit(job)  # raises here once, and not in each rank
     if ranks > 1:
-        _refuse_typed_data(loaded, job)
+        loaded.refuse_ranks(data, split)
     if summary := launch(_run_fit, job, ranks=ranks, engine=engine, folder=out.parent):
         typer.echo(summary)
 
@@ -177,16 +177,6 @@ def _load_for_fit(job: _FitJob) -> tuple[LoadedModel, Any]:
             "use it from Python, or take another method"
         )
     return loaded, method
-
-
-def _refuse_typed_data(loaded: LoadedModel, job: _FitJob) -> None:
-    """Raise if the graph of a user's own model is typed; graphs on disk and those of reference models are not."""
-    from fgai.items import refuse_typed
-    from fgai.large.store import MANIFEST
-
-    if loaded.saved is None and not (Path(loaded.data_name(job.data)) / MANIFEST).exists():
-        graph = loaded.graph(job.data, job.split)
-        refuse_typed(graph, "Training on several ranks", "train in one process: omit --ranks and --batch")
 
 
 def _run_fit(job: _FitJob) -> Callable[[], str]:
