@@ -17,6 +17,7 @@ from fgai import audit, datasets, read
 from fgai.adversaries import ADVERSARIES, GAINS
 from fgai.backbones import BACKBONES, build
 from fgai.datasets import DATASETS
+from fgai.datasets.graphs import MUTAGENICITY, named
 from fgai.large import convert
 from fgai.methods import METHODS
 from fgai.metrics import METRICS
@@ -205,7 +206,7 @@ def small_graphs(name, **settings):
             graph.edge_attr = torch.eye(3)[torch.arange(graph.num_edges) % 3]
             graph.edge_mask = torch.arange(graph.num_edges) < 2
             graph.train_mask, graph.test_mask = torch.tensor([number < 3]), torch.tensor([number >= 3])
-        return Batch.from_data_list(graphs)
+        return named(loose(Batch.from_data_list(graphs)), **MUTAGENICITY)
     return LOAD(name, **settings)
 
 

@@ -47,7 +47,7 @@ def shelf():
     net.requires_grad_(False)
     report = fgai.audit(net, data, ATTACK, seeds=1)
     report.save(home / "audit.json")
-    batch = Batch.from_data_list(molecules(4))
+    batch = loose(Batch.from_data_list(molecules(4)))
     fgai.audit(build("gat-graphs", batch), batch, GraphInjection(1, 2, steps=1), seeds=1).save(home / "graphs.json")
     FeatureBall(steps=1)(fgai.Reader(net), data, GAINS["kl"](fgai.read(net, data)))
     moved = torch.zeros(16, 5)
