@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import together
-from fgai import distributed, read
+from fgai import certify, distributed, read
 from fgai.backbones import build
 from fgai.errors import MissingExtraError, RankError, SettingError, UnknownNameError
 from fgai.large import audit_batches, full_neighbour_loader
@@ -64,6 +64,9 @@ def test_metrics_and_readings_of_the_ranks_are_those_of_one(tmp_path):
     logits = read(build("gat", together.DATA), together.DATA).logits
     for said_by in (first, second):
         assert torch.allclose(logits[said_by["nodes"]], torch.tensor(said_by["logits"]), atol=1e-5)
+    assert first["radii"] == second["radii"], "each has the certificates of both"
+    whole = certify(build("gat", together.DATA), together.DATA, k=3, steps=1).certified
+    torch.testing.assert_close(torch.tensor(first["radii"]), whole, atol=1e-5, rtol=0)
 
 
 def test_what_a_rank_refuses_is_said_in_a_sentence_without_its_traceback(capfd):

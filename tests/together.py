@@ -11,7 +11,7 @@ from fgai import FGAI, GraphInjection, NodeInjection, datasets, distributed
 from fgai.backbones import build
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError
-from fgai.large import GraphLoader, Loader, audit_batches, full_neighbour_loader, layerwise_readings
+from fgai.large import GraphLoader, Loader, audit_batches, certify_batches, full_neighbour_loader, layerwise_readings
 from fgai.large.fitting import fit_graph
 from fgai.methods import Batches
 from worlds import film_model, films, molecule_batch
@@ -77,12 +77,13 @@ def fit_and_die(folder):
 
 
 def audit_here(folder):
-    """Each rank audits its share; all say the same. Then each reads its share layer by layer."""
+    """Each rank audits and certifies its share; all say the same. Then each reads its share layer by layer."""
     model = build("gat", DATA)
     found = audit_batches(model, full_neighbour_loader(DATA, 2, batch=64), ATTACK)
     parts = [(part.nodes, part.reading.logits) for part in layerwise_readings(model.eval(), DATA, batch=150)]
     nodes, logits = (torch.cat(values).tolist() for values in zip(*parts, strict=True))
-    said = {"clean": dict(found.clean), "nodes": nodes, "logits": logits}
+    radii = certify_batches(model, full_neighbour_loader(DATA, 2, batch=150), k=3, steps=1).certified
+    said = {"clean": dict(found.clean), "nodes": nodes, "logits": logits, "radii": radii.tolist()}
     (Path(folder) / f"{distributed.rank()}.json").write_text(json.dumps(said))
 
 

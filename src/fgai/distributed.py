@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as group
 from torch import Tensor, nn
 
 PATIENCE = timedelta(minutes=2)  # a rank that waits longer assumes that another crashed, and all restart
+MISSING = object()  # of a rank with fewer items
+T = TypeVar("T")
 SUPPORTED = ("cpu", "cuda")  # devices that gloo and nccl support; tensors on others are copied to the CPU
 
 
@@ -69,6 +73,19 @@ def all_gather(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         for theirs, part in zip(gathered, parts, strict=True):
             theirs[name] = part
     return gathered
+
+
+def all_gather_in_turn(items: list[T]) -> list[T]:
+    """Return the items of all ranks: the first of each rank, the second of each rank, ...; some may have one less.
+
+    >>> all_gather_in_turn([1, 2])
+    [1, 2]
+    """
+    if world_size() == 1:
+        return items
+    lists: list[Any] = [None] * world_size()
+    group.all_gather_object(lists, items)
+    return [item for turn in zip_longest(*lists, fillvalue=MISSING) for item in turn if item is not MISSING]
 
 
 def _on_supported(value: Tensor) -> Tensor:

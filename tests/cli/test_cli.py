@@ -369,6 +369,45 @@ def test_two_ranks_make_a_model_faithful_from_disk(run, model, tmp_path):
     assert missing.exit_code == 2 and "no saved model" in missing.stderr
 
 
+def test_two_ranks_audit_a_graph_on_disk_as_one_rank_does(run, model, tmp_path):
+    run("convert", "synthetic", "--out", tmp_path / "graph")
+    words = ("audit", model, *ATTACK, "--json")
+    two = run(*words, "--data", tmp_path / "graph", "--ranks", 2, "--batch", 300, "--out", tmp_path / "a.json")
+    assert two.exit_code == 0, two.output
+    found, one = json.loads(two.stdout), json.loads(run(*words, "--batch", 300).stdout)
+    assert found == json.loads((tmp_path / "a.json").read_text())
+    assert found["clean"] == pytest.approx(one["clean"], abs=1e-6)
+    for name, estimate in one["attacked"].items():
+        assert found["attacked"][name]["mean"] == pytest.approx(estimate["mean"], abs=1e-6)
+    assert found["clean"]["f1"] == pytest.approx(loose(saved.load(model).manifest["metrics"])["f1"], abs=1e-6)
+
+
+def test_a_graph_on_disk_is_certified_as_the_graph_itself_is(run, model, tmp_path):
+    run("convert", "synthetic", "--out", tmp_path / "graph")
+    for words in (("--k", 3, "--radius", 0.01), ("--against", "deletions:1")):
+        whole, batches = (
+            run("certify", model, *words, *more) for more in ((), ("--data", tmp_path / "graph", "--batch", 300))
+        )
+        assert batches.exit_code == 0 and batches.stdout == whole.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("--require", "stable"), "an audit in batches has no grades"),
+        (("--explanation", "first"), "the attention of the last layer only"),
+        (("--out", "a.html"), ".json"),
+        (("--batch", -5), "give smaller batches, of at least one node"),
+        (("--ranks", 0), "give at least 1"),
+        (("--ranks", 2, "--engine", "spark"), "Registered: local, torchrun, ray"),
+    ],
+)
+def test_what_an_audit_in_batches_does_not_have_is_said_in_words(run, model, tmp_path, monkeypatch, words, answer):
+    monkeypatch.chdir(tmp_path)
+    done = run("audit", model, *ATTACK, *(() if "--ranks" in words or "--batch" in words else ("--batch", 9)), *words)
+    assert done.exit_code == 2 and answer in done.stderr and done.stdout == ""
+
+
 def test_an_output_that_cannot_be_written_is_said_before_anything_is_computed(run, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fgai.cli import audit, bench, demo, joining, listing, starting, train
+from fgai.cli import audit, bench, certify, demo, joining, listing, starting, train
 from fgai.cli.failures import errors_in_words
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ COMMANDS = {
     "fit": train.fit,
     "convert": train.convert,
     "audit": audit.audit,
-    "certify": audit.certify,
+    "certify": certify.certify,
     "report": audit.write_report,
     "table": bench.table,
     "figure": bench.draw_figure,

@@ -1,14 +1,15 @@
-"""`fgai audit`, `fgai certify` and `fgai report`."""
+"""`fgai audit` and `fgai report`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fgai.cli.certify import attacker_of, check_ball, voted
 from fgai.cli.options import (
     AdversaryName,
     AdversarySettings,
@@ -17,12 +18,15 @@ from fgai.cli.options import (
     AttackSeeds,
     DataName,
     Device,
+    EngineName,
     ExplanationName,
     Fixed,
     Folder,
     Gain,
     Groups,
     Import,
+    NeighbourhoodBatch,
+    Ranks,
     Require,
     Sample,
     Split,
@@ -30,21 +34,15 @@ from fgai.cli.options import (
     UserModel,
     Weights,
     import_modules,
-    parse_against,
-    parse_settings,
+    parse_attack,
 )
 from fgai.errors import DataError, SettingError
 from fgai.files import checked_suffix, try_output
-from fgai.settings import check_choice, check_numbers, check_whole
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch_geometric.data import Data
 
-    from fgai.certificates.perturbation_sets import PerturbationSet
     from fgai.cli.loading import LoadedModel
-
-NORMS = ("l1", "l2", "linf")
 
 
 def audit(
@@ -60,16 +58,23 @@ def audit(
     seeds: AttackSeeds = 5,
     sample: Sample = 500,
     split: Split = 0,
+    batch: NeighbourhoodBatch = 0,
+    ranks: Ranks = 1,
+    engine: EngineName = "local",
     out: Annotated[Path | None, typer.Option(help="Also save the report: .html, .json, .md or .txt.")] = None,
     modules: Import = None,
     device: Device = "",
     as_json: AsJson = False,
     require: Require = "",
 ) -> None:
-    """Attack a model, and report whether its attention can be trusted."""
+    """Attack a model, and report whether its attention can be trusted.
+
+    A graph on disk, and several ranks, are audited in batches: metrics of the last layer's attention, without grades.
+    """
     from fgai import report
     from fgai.auditing import audit as run_audit
     from fgai.auditing.formats import writer_for
+    from fgai.cli.batches import BatchJob, audit_rank, in_batches
     from fgai.cli.loading import load_model
     from fgai.devices import placed, resolve_device
     from fgai.grades import check_required, failures
@@ -83,10 +88,15 @@ def audit(
     import_modules(modules)
     place = resolve_device(device)
     if adversary or threat:
-        _attack(adversary, settings, threat, gain)  # refuse before the graph is read
+        parse_attack(adversary, settings, threat, gain)  # refuse before the graph is read
     loaded = load_model(folder, model, weights)
+    if in_batches(data, batch, ranks, engine):
+        _check_batches(require, out, explanation)
+        job = BatchJob(folder, model, weights, data, split, batch, device, out, as_json, tuple(modules or ()))
+        job.run(audit_rank, adversary, settings, threat, gain, seeds, ranks=ranks, engine=engine)
+        return
     graph = placed(loaded.graph(data, split), place)
-    attack = _attack(adversary, settings, threat, gain, graph)
+    attack = parse_attack(adversary, settings, threat, gain, graph)
     result = run_audit(
         loaded.model.to(place),
         graph,
@@ -106,54 +116,6 @@ def audit(
     if missing := failures(result.grades, required) if required else []:
         typer.echo("\n".join(["fgai: the audit does not pass:", *(f"- {line}" for line in missing)]), err=True)
         raise typer.Exit(1)
-
-
-def certify(
-    folder: Folder = None,
-    vanilla: Annotated[Path | None, typer.Option(help="The folder of the model before `fgai fit`.")] = None,
-    model: UserModel = "",
-    weights: Weights = None,
-    data: DataName = "",
-    k: Annotated[int, typer.Option(help="Number of neighbours in an explanation.")] = 10,
-    radius: Annotated[float, typer.Option(help="Size of the attention perturbation, per node.")] = 0.05,
-    norm: Annotated[str, typer.Option(help="l1, l2 or linf.")] = "l1",
-    against: Against = "",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the attacker, such as box=0,1; repeat for more.")
-    ] = None,
-    groups: Groups = 0,
-    fixed: Fixed = None,
-    split: Split = 0,
-    out: Annotated[Path | None, typer.Option(help="Also save the certificate: .json or .txt.")] = None,
-    device: Device = "",
-    as_json: AsJson = False,
-) -> None:
-    """Prove what can be proved about explanations and predictions.
-
-    Without --against, the four conditions are proved for each node, in attention space. With it, the command prints
-    the share of the items whose class the attacker cannot change, by budget, with the baselines.
-    """
-    from fgai import saved
-    from fgai.certificates import certify as run_certify
-    from fgai.certificates.proof import file_kind
-    from fgai.cli.loading import load_model
-    from fgai.devices import placed, resolve_device
-
-    _check_ball(norm, radius)
-    attacker = _attacker(against, settings, groups)
-    place = resolve_device(device)
-    if out is not None:
-        file_kind(out)  # refuse before the proof
-        try_output(out)
-    loaded = load_model(folder, model, weights)
-    graph = placed(loaded.graph(data, split), place)
-    before = None if vanilla is None else saved.load(vanilla).model.to(place)
-    net, ball = _voted(loaded.model.to(place), groups, fixed), {"radius": radius, "norm": norm}
-    asked: dict[str, Any] = {"vanilla": before, "k": k, "call": loaded.call, "against": attacker, **ball}
-    certificate = run_certify(net, graph, **asked)
-    if out is not None:
-        certificate.save(out)
-    typer.echo(certificate.json() if as_json else certificate.text())
 
 
 def write_report(
@@ -190,17 +152,17 @@ def write_report(
     from fgai.devices import placed, resolve_device
     from fgai.metrics.explanation import TOP
 
-    _check_ball("l1", radius)
-    attacker = _attacker(against, None, groups)
+    check_ball("l1", radius)
+    attacker = attacker_of(against, None, groups)
     place = resolve_device(device)
     checked_suffix(out, (".html",), "a report of models side by side")
     try_output(out)
     import_modules(modules)
     if adversary or threat:
-        _attack(adversary, settings, threat, gain)  # refuse before the graph is read
+        parse_attack(adversary, settings, threat, gain)  # refuse before the graph is read
     models = {one.title: one for one in _load_models(folders or [], model, weights)}
     graph, about = _common_graph(models, data, split)
-    attack = _attack(adversary, settings, threat, gain, graph)
+    attack = parse_attack(adversary, settings, threat, gain, graph)
     graph, nets = placed(graph, place), {name: one.model.to(place) for name, one in models.items()}
     calls = {name: one.call for name, one in models.items()}
     comparison = compare(
@@ -220,7 +182,7 @@ def write_report(
         if not isinstance(graph, HeteroData)  # `certify` without `against` refuses typed graphs
     }
     proofs = {
-        name: run_certify(_voted(net, groups, fixed), graph, against=attacker, call=calls[name])
+        name: run_certify(voted(net, groups, fixed), graph, against=attacker, call=calls[name])
         for name, net in nets.items()
         if attacker is not None
     }
@@ -236,33 +198,14 @@ def write_report(
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB", err=as_json)
 
 
-def _attack(adversary: str, settings: list[str] | None, threat: str, gain: str, graph: Data | None = None) -> Any:
-    """The adversary or the threat model that the options describe; without either, the adversary for the graph."""
-    from fgai.adversaries import ADVERSARIES, THREATS, default_injection
-
-    if threat:
-        if adversary or settings or gain:
-            raise SettingError(
-                f"--threat {threat} has its own adversary, settings and gain; give --threat alone, or omit it"
-            )
-        return THREATS[threat]
-    name = adversary or default_injection(graph)
-    return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
-
-
-def _attacker(against: str, settings: list[str] | None, groups: int) -> PerturbationSet | None:
-    """The attacker that the options describe; None without `--against`."""
-    check_whole(0, groups=groups)
-    if not against and (settings or groups):
-        raise SettingError("--set and --groups belong to an attacker; give --against, such as links:5")
-    return parse_against(against, settings) if against else None
-
-
-def _voted(model: nn.Module, groups: int, fixed: list[str] | None) -> nn.Module:
-    """The votes of a model, or the model itself for 0 groups."""
-    from fgai.certificates import Voted
-
-    return Voted(model, groups, fixed=tuple(fixed or ())) if groups else model
+def _check_batches(require: str, out: Path | None, explanation: str) -> None:
+    """Refuse what an audit in batches does not have."""
+    if require:
+        raise SettingError(f"--require {require}: an audit in batches has no grades; omit it, or audit a whole graph")
+    if explanation not in ("tree", "last"):  # the default of the command, and what batches have
+        raise SettingError(f"--explanation {explanation}: an audit in batches has the attention of the last layer only")
+    if out is not None:
+        checked_suffix(out, (".json", ".txt"), "an audit in batches")
 
 
 def _load_models(folders: list[Path], model: str, weights: Path | None) -> list[LoadedModel]:
@@ -312,8 +255,3 @@ def _provenance(name: str, graph: Data) -> dict[str, str]:
 
     command = shlex.join(["fgai", *sys.argv[1:]])
     return {"data": name, "data sha256": fingerprint(graph), "command": command}
-
-
-def _check_ball(norm: str, radius: float) -> None:
-    check_choice(NORMS, norm=norm)
-    check_numbers(0, radius=radius)

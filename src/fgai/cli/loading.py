@@ -14,7 +14,7 @@ from fgai.backbones import BACKBONES
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, SettingError
 from fgai.items import refuse_typed
-from fgai.large.store import MANIFEST
+from fgai.large.store import MANIFEST, DiskGraph
 from fgai.methods import Epoch
 from fgai.reading import Call
 from fgai.registry import import_from_cwd
@@ -69,9 +69,13 @@ class LoadedModel:
         name, seed = self.data_name(data), self.split(split)
         return load_graph(name, seed) if self.saved is None else prepare_graph(self.saved.backbone, name, seed)
 
+    def graph_or_store(self, data: str, split: int) -> Data | DiskGraph:
+        """Its graph; a folder of `fgai convert` stays on disk."""
+        return DiskGraph(data) if is_stored(data) else self.graph(data, split)
+
     def refuse_ranks(self, data: str, split: int) -> None:
         """Raise if its graph is typed, which one process trains on; graphs on disk and of reference models are not."""
-        if self.saved is None and not (Path(self.data_name(data)) / MANIFEST).exists():
+        if self.saved is None and not is_stored(data):
             remedy = "train in one process: omit --ranks and --batch"
             refuse_typed(self.graph(data, split), "Training on several ranks", remedy)
 
@@ -97,6 +101,11 @@ def load_user_model(source: str, weights: Path | None) -> LoadedModel:
     """Build a user's own model with `module:function`, and load its weights from a safetensors file."""
     model = _call_function(source)
     return LoadedModel(model if weights is None else saved.load_weights(model, weights), source)
+
+
+def is_stored(data: str) -> bool:
+    """Whether this is a folder that `fgai convert` wrote."""
+    return bool(data) and (Path(data) / MANIFEST).exists()
 
 
 def load_graph(name: str, seed: int) -> Data:

@@ -15,6 +15,8 @@ from fgai.records import checked_value
 from fgai.registry import import_from_cwd
 
 if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
     from fgai.certificates.perturbation_sets import PerturbationSet
 
 DataName = Annotated[
@@ -33,6 +35,14 @@ BatchSize = Annotated[
     int,
     typer.Option(help="Seed nodes per batch, or graphs of a batch of graphs, per process; 0 trains on all at once."),
 ]
+NeighbourhoodBatch = Annotated[
+    int,
+    typer.Option(
+        "--batch", help="Nodes per batch of full neighbourhoods; 0 takes the graph as a whole, or 256 on disk or ranks."
+    ),
+]
+Ranks = Annotated[int, typer.Option(help="Number of processes; crashed ones restart.")]
+EngineName = Annotated[str, typer.Option("--engine", help="What starts the ranks: local, torchrun or ray.")]
 Epochs = Annotated[int | None, typer.Option(help="Maximum number of epochs; the method's default if not given.")]
 AdversaryName = Annotated[
     str,
@@ -148,6 +158,22 @@ def parse_against(text: str, pairs: Sequence[str] | None = None) -> Perturbation
         raise SettingError(f"--against {text[:50]}; give an attacker and its budget, such as links:5; there is {known}")
     kind = PERTURBATION_SETS[name]
     return kind(**parse_settings(kind, name, [f"{fields(kind)[0].name}={budget}", *(pairs or ())]))
+
+
+def parse_attack(
+    adversary: str, settings: Sequence[str] | None, threat: str, gain: str, graph: Data | None = None
+) -> Any:
+    """The adversary or the threat model that the options describe; without either, the adversary for the graph."""
+    from fgai.adversaries import ADVERSARIES, THREATS, default_injection
+
+    if threat:
+        if adversary or settings or gain:
+            raise SettingError(
+                f"--threat {threat} has its own adversary, settings and gain; give --threat alone, or omit it"
+            )
+        return THREATS[threat]
+    name = adversary or default_injection(graph)
+    return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
 
 
 def _parse_value(text: str) -> Any:

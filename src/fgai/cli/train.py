@@ -14,10 +14,12 @@ from fgai.cli.options import (
     BatchSize,
     DataName,
     Device,
+    EngineName,
     Epochs,
     Folder,
     Import,
     MethodSettings,
+    Ranks,
     Seed,
     Split,
     UserModel,
@@ -117,8 +119,8 @@ def fit(
     checkpoint: Annotated[Path | None, typer.Option(help="A file from which a killed run continues.")] = None,
     batch: BatchSize = 0,
     fanout: Annotated[str, typer.Option(help="Neighbours that a batch samples at each hop.")] = "10,10",
-    ranks: Annotated[int, typer.Option(help="Training processes; crashed ones restart.")] = 1,
-    engine: Annotated[str, typer.Option(help="What starts the ranks: local, torchrun or ray.")] = "local",
+    ranks: Ranks = 1,
+    engine: EngineName = "local",
     split: Split = 0,
     modules: Import = None,
     device: Device = "",
@@ -190,16 +192,12 @@ def _run_fit(job: _FitJob) -> Callable[[], str]:
     from fgai.datasets import fingerprint
     from fgai.devices import device_of_rank, resolve_device
     from fgai.distributed import rank
-    from fgai.large import DiskGraph
     from fgai.large.fitting import dataset_name, f1_on_test, fit_graph
-    from fgai.large.store import MANIFEST
 
     import_modules(job.modules)
     loaded, method = _load_for_fit(job)
     seed, place = loaded.split(job.split), device_of_rank(resolve_device(job.device))
-    data = loaded.data_name(job.data)
-    on_disk = (Path(data) / MANIFEST).exists()
-    graph = DiskGraph(data) if on_disk else loaded.graph(job.data, job.split)
+    data, graph = loaded.data_name(job.data), loaded.graph_or_store(job.data, job.split)
     preset = job.preset or method.preset_for(graph)
     method = _method(job.method, preset, job.settings, job.epochs, seed)
     run = fit_graph(

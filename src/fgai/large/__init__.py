@@ -2,7 +2,7 @@
 
 from fgai.large.convert import convert, convert_arrays, write_store
 from fgai.large.graph_loader import GraphLoader
-from fgai.large.layerwise import layerwise_readings
+from fgai.large.layerwise import exact_loader, layerwise_readings
 from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.sampler import NeighbourSampler
 from fgai.large.store import DiskGraph
@@ -30,6 +30,7 @@ __all__ = [
     "convert",
     "convert_arrays",
     "convert_tables",
+    "exact_loader",
     "full_neighbour_loader",
     "layerwise_readings",
     "write_store",

@@ -21,7 +21,7 @@ from fgai.calling import Call
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import CallError
-from fgai.large.loader import csc_of, full_neighbour_loader
+from fgai.large.loader import Loader, csc_of, full_neighbour_loader
 from fgai.large.store import DiskGraph
 from fgai.large.streaming import BatchReading
 from fgai.patching import message_passing_layers
@@ -84,17 +84,53 @@ def layerwise_readings(
                 advance(last)
 
 
+def exact_loader(model: nn.Module, graph: Data | DiskGraph, *, batch: int = 256, call: Call | None = None) -> Loader:
+    """Return the loader of full neighbourhoods with as many hops as the model has layers.
+
+    Args:
+        model: A model that exchanges messages between nodes in PyG's layers only.
+        graph: A graph in memory or on disk.
+        batch: Seed nodes per batch.
+        call: How the model is called on a graph; by its signature by default.
+
+    Raises:
+        CallError: If the logits of a few nodes change with one more hop.
+
+    >>> from fgai import backbones, datasets
+    >>> data = datasets.load("synthetic")
+    >>> exact_loader(backbones.build("gat", data), data).node_sampler.fanout
+    (-1, -1)
+    """
+    nodes, device = _probe_nodes(graph), device_of(model)
+    with open_reader(model, call) as read:
+        hops = len(_layers_run(read, on_device(full_neighbour_loader(graph, hops=1).batch_of(nodes), device)))
+        batches = (full_neighbour_loader(graph, hops=number).batch_of(nodes) for number in (hops, hops + 1))
+        logits, expected = (read.logits(on_device(part, device))[: len(nodes)] for part in batches)
+    if (expected - logits).abs().max() > TOLERANCE * expected.abs().max():
+        raise CallError(
+            f"{type(model).__name__} runs {hops} layers of PyG, but outputs {logits.tolist()} on {hops} hops and "
+            f"{expected.tolist()} on one more: its nodes exchange messages elsewhere, too; it needs the whole graph"
+        )
+    return full_neighbour_loader(graph, hops, batch=batch)
+
+
 class _LayerDone(Exception):
     """Carries the output of a layer; stops the forward pass after it."""
 
 
-def _layer_order(read: Reader, part: Data) -> list[str]:
-    """Return the message-passing layers in the order in which they run; each must run once."""
+def _layers_run(read: Reader, part: Data) -> list[str]:
+    """Return the message-passing layers in the order in which they run."""
     order: list[str] = []
     with ExitStack() as undo:
         for name, layer in message_passing_layers(read.model).items():
             undo.callback(layer.register_forward_pre_hook(lambda *_, name=name: order.append(name)).remove)
         read.logits(part)
+    return order
+
+
+def _layer_order(read: Reader, part: Data) -> list[str]:
+    """Return the message-passing layers in the order in which they run; each must run once."""
+    order = _layers_run(read, part)
     if not order or len(set(order)) < len(order):
         raise CallError(
             f"{type(read.model).__name__} runs {order or 'no layer of PyG'}, but layer by layer each layer must run "
@@ -164,10 +200,9 @@ def _stored_rows(path: Path, nodes: int, like: Tensor) -> Tensor:
 def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor]) -> None:
     """Compare the logits of a few nodes with those from full neighbourhoods, one hop larger than the layers need.
 
-    Nodes of low degree are compared. The extra hop shows whether the model reaches further than its layers.
+    The extra hop shows whether the model reaches further than its layers.
     """
-    degree = csc_of(graph).start[: CANDIDATES + 1].diff()
-    seed_nodes = degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices
+    seed_nodes = _probe_nodes(graph)
     larger = full_neighbour_loader(graph, hops=len(outputs) + 2).batch_of(seed_nodes)
     expected = read.logits(on_device(larger, device_of(read.model)))[: len(seed_nodes)]
     narrow = full_neighbour_loader(graph, hops=1).batch_of(seed_nodes)
@@ -182,3 +217,9 @@ def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor
             f"{type(read.model).__name__} outputs {logits.tolist()} layer by layer, but {expected.tolist()} on full "
             "neighbourhoods: its nodes exchange messages outside PyG's layers; read it with full_neighbour_loader()"
         )
+
+
+def _probe_nodes(graph: Data | DiskGraph) -> Tensor:
+    """Return a few nodes of low degree that have neighbours."""
+    degree = csc_of(graph).start[: CANDIDATES + 1].diff()
+    return degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from fgai import distributed
 from fgai.adversaries import Adversary, NodeInjection
 from fgai.attention import Attention
 from fgai.auditing import Estimate
 from fgai.calling import Call
 from fgai.certificates import Certificate, IntervalBound, Proof, certify
 from fgai.certificates.perturbation_sets import PerturbationSet
+from fgai.certificates.proof import save_as
 from fgai.certificates.record import Condition
 from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
+from fgai.files import jsonable
 from fgai.items import refuse_graphs
 from fgai.printing import short_repr
 from fgai.reading import Reader, Reading, open_reader
@@ -114,6 +119,14 @@ class BatchAudit:
         rows = [f"{name:14} {self.clean[name]:8.4f} {estimate.mean:8.4f}" for name, estimate in self.attacked.items()]
         return "\n".join([f"{'':14} {'clean':>8} {'attacked':>8}", *rows])
 
+    def json(self) -> str:
+        """Return the metrics as JSON; numbers that are not finite become null."""
+        return json.dumps(jsonable(asdict(self)), indent=1, allow_nan=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write the metrics to a `.json` or `.txt` file."""
+        save_as(path, self)
+
 
 def audit_batches(
     model: nn.Module,
@@ -192,7 +205,8 @@ def certify_batches(
     """Return what `certify` proves about all seed nodes, in the order of the loader.
 
     It equals that of `certify` on the full graph if the seed nodes have their full neighbourhoods. Votes hash the
-    node numbers in the full graph, which a loader writes as `n_id`.
+    node numbers in the full graph, which a loader writes as `n_id`. All ranks return the same: what was proved in the
+    batches of each rank, in turn, as `Loader` assigns them.
 
     Args:
         model: The model to certify, or a `Voted` one.
@@ -212,6 +226,7 @@ def certify_batches(
     """
     batches = (on_device(batch, device_of(model)) for batch in loader)
     parts = [_head(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
+    parts = distributed.all_gather_in_turn(parts)
     if not parts:
         raise DataError("the loader gave no batch; give it seed nodes")
     proof = _concat(parts)
@@ -224,7 +239,7 @@ def certify_batches(
 def _head(value: Any, nodes: int) -> Any:
     """Return a record with the first rows of each tensor."""
     if isinstance(value, torch.Tensor):
-        return value[:nodes]
+        return value[:nodes] if distributed.world_size() == 1 else value[:nodes].cpu()  # ranks have their own devices
     if isinstance(value, dict):
         return {name: _head(part, nodes) for name, part in value.items()}
     if isinstance(value, RECORDS):
