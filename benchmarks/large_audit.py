@@ -31,7 +31,7 @@ PARTS = ("reading", "audit", "certificates", "tree explanations")
 def generated(edges: int) -> Data:
     """The graph of `scale.py`, in memory, with its edges sorted by target as a store keeps them."""
     graph = Pieces(edges // DEGREE)
-    ends = torch.from_numpy(np.concatenate([*graph.edges()], axis=1))
+    ends = torch.from_numpy(np.concatenate([*graph.edges()], axis=1)).long()
     ends = ends[:, (ends[1] * graph.nodes + ends[0]).argsort()].contiguous()
     x, y = (torch.from_numpy(np.concatenate([*parts])) for parts in (graph.x(), graph.y()))
     test = torch.rand(graph.nodes, generator=torch.Generator().manual_seed(0)) < 0.1

@@ -53,9 +53,8 @@ def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(tmp_path, mo
     alike(first, together.told(together.fitted(slots=2)), 1e-4)
 
 
-def test_metrics_and_readings_of_the_ranks_are_those_of_one(tmp_path):
-    launch(together.audit_here, str(tmp_path), ranks=2)
-    first, second = said(tmp_path)
+def compare_with_one_process(first, second):
+    """What two ranks said in `audit_here` is what one process computes."""
     alone = audit_batches(
         build("gat", together.DATA), full_neighbour_loader(together.DATA, 2, batch=64), together.ATTACK
     )
@@ -67,6 +66,11 @@ def test_metrics_and_readings_of_the_ranks_are_those_of_one(tmp_path):
     assert first["radii"] == second["radii"], "each has the certificates of both"
     whole = certify(build("gat", together.DATA), together.DATA, k=3, steps=1).certified
     torch.testing.assert_close(torch.tensor(first["radii"]), whole, atol=1e-5, rtol=0)
+
+
+def test_metrics_and_readings_of_the_ranks_are_those_of_one(tmp_path):
+    launch(together.audit_here, str(tmp_path), ranks=2)
+    compare_with_one_process(*said(tmp_path))
 
 
 def test_what_a_rank_refuses_is_said_in_a_sentence_without_its_traceback(capfd):
@@ -111,16 +115,26 @@ def alone(*command):
     return ["unshare", "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *map(str, command)]
 
 
+def by_ray(job, folder):
+    """Run a job of `together` on two workers of Ray, and return what they said."""
+    if find_spec("ray") is None or subprocess.run(alone("true"), capture_output=True).returncode:
+        pytest.skip("needs Ray (pip install 'fgai[ray]') and a network namespace (unshare -rn)")
+    code = f"import together; from fgai.launchers import launch; launch(together.{job}, {str(folder)!r}, ranks=2, "
+    command = alone(sys.executable, "-c", f"{code}engine='ray')")
+    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parent)
+    return said(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("job", ["fit_here", "fit_and_die"])
 def test_workers_of_ray_learn_what_ranks_learn_and_a_killed_one_starts_again(tmp_path, monkeypatch, job):
-    if find_spec("ray") is None or subprocess.run(alone("true"), capture_output=True).returncode:
-        pytest.skip("needs Ray (pip install 'fgai[ray]') and a network namespace (unshare -rn)")
     monkeypatch.setenv("FGAI_TEST_MARK", str(tmp_path / "killed"))
-    code = f"import together; from fgai.launchers import launch; launch(together.{job}, {str(tmp_path)!r}, ranks=2, "
-    command = alone(sys.executable, "-c", f"{code}engine='ray')")
-    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parent)
+    first, second = by_ray(job, tmp_path)
     assert (tmp_path / "killed").exists() == (job == "fit_and_die") and not (tmp_path / "run").exists()
-    first, second = said(tmp_path)
     assert first == second
-    alike(first, together.told(together.fitted(slots=2)), 1e-4)
+    alike(first.get("nodes", first), together.told(together.fitted(slots=2)), 1e-4)
+
+
+@pytest.mark.slow
+def test_workers_of_ray_audit_certify_and_read_what_one_process_does(tmp_path):
+    compare_with_one_process(*by_ray("audit_here", tmp_path))

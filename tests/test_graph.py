@@ -196,3 +196,8 @@ def test_edges_are_sorted_with_what_belongs_to_them():
     assert graph.edge_type.tolist() == [1, 1, 0, 0]
     assert graph.edge_attr[:, 0].tolist() == [2.0, 6.0, 0.0, 4.0]
     assert torch.equal(require(graph, "y"), require(labelled(), "y"))
+
+
+def test_keys_of_int32_edges_do_not_overflow():
+    edges = torch.tensor([[5, 99_999], [99_998, 99_999]])
+    assert edge_keys(edges.int(), 100_000).tolist() == edge_keys(edges, 100_000).tolist() == [9_999_800_005, 10**10 - 1]

@@ -24,7 +24,7 @@ def edge_keys(edge_index: Tensor, base: int | Tensor) -> Tensor:
     >>> edge_keys(torch.tensor([[0, 2], [1, 0]]), base=3)
     tensor([3, 2])
     """
-    return edge_index[1] * base + edge_index[0]
+    return edge_index[1].long() * base + edge_index[0]  # the product of two int32 would overflow
 
 
 def count_nodes(graph: Data) -> int:

@@ -28,6 +28,7 @@ def test_loops_are_merged_where_sorting_would_put_them(nodes):
     merged, _ = add_sorted_loops(edges, num_nodes=nodes)
     by_hand = add_self_loops(edges, num_nodes=nodes)[0]
     assert torch.equal(merged, by_hand[:, edge_keys(by_hand, 400).argsort(stable=True)])
+    assert torch.equal(add_sorted_loops(edges.int(), num_nodes=nodes)[0], merged)
 
 
 @pytest.mark.parametrize("layer", [GATConv, GATv2Conv])

@@ -78,7 +78,7 @@ def _merge_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
     place = torch.cat(
         [torch.arange(len(target), device=target.device) + before, count.cumsum(0) - count + lower + nodes]
     )
-    merged = edge_index.new_empty(2, len(place))
+    merged = place.new_empty(2, len(place))  # int64 even if the edges are int32, as PyG returns them
     merged[0].index_copy_(0, place, torch.cat([source, nodes]))
     merged[1].index_copy_(0, place, torch.cat([target, nodes]))
     return merged
