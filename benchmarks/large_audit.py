@@ -23,16 +23,18 @@ from batch_runs import DEGREE, Pieces, model_for_all
 from fgai import audit, read
 from fgai.bench.results import Cost, peak_mb, write_costs
 from fgai.certificates import certified_radius
+from fgai.graph import edge_keys
 
 RESULTS, NODES, TOP = "results/scale.json", 1_000, 10
 PARTS = ("reading", "audit", "certificates", "tree explanations")
 
 
 def generated(edges: int) -> Data:
-    """The graph of `scale.py`, in memory, with its edges sorted by target as a store keeps them."""
+    """The graph of `scale.py`, in memory, with its edges sorted by target and each once, as in PyG's datasets."""
     graph = Pieces(edges // DEGREE)
     ends = torch.from_numpy(np.concatenate([*graph.edges()], axis=1)).long()
-    ends = ends[:, (ends[1] * graph.nodes + ends[0]).argsort()].contiguous()
+    keys = edge_keys(ends, graph.nodes).unique()
+    ends = torch.stack([keys % graph.nodes, keys // graph.nodes])
     x, y = (torch.from_numpy(np.concatenate([*parts])) for parts in (graph.x(), graph.y()))
     test = torch.rand(graph.nodes, generator=torch.Generator().manual_seed(0)) < 0.1
     return Data(x=x, edge_index=ends, y=y, test_mask=test)

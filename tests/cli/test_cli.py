@@ -400,6 +400,7 @@ def test_a_graph_on_disk_is_certified_as_the_graph_itself_is(run, model, tmp_pat
         (("--batch", -5), "give smaller batches, of at least one node"),
         (("--ranks", 0), "give at least 1"),
         (("--ranks", 2, "--engine", "spark"), "Registered: local, torchrun, ray"),
+        (("--ranks", 2, "--data", "ba-2motifs"), "A neighbour loader"),
     ],
 )
 def test_what_an_audit_in_batches_does_not_have_is_said_in_words(run, model, tmp_path, monkeypatch, words, answer):

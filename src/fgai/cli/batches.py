@@ -48,6 +48,8 @@ class BatchJob:
 
     def run(self, function: Callable[..., str], *args: Any, ranks: int, engine: str) -> None:
         """Run `function(self, *args)` in each rank, and print the answer of the first."""
+        if ranks > 1:
+            self.open()  # raises here once, and not in each rank
         if said := launch(function, self, *args, ranks=ranks, engine=engine, folder=self.out and self.out.parent):
             typer.echo(said)
 

@@ -101,9 +101,10 @@ def exact_loader(model: nn.Module, graph: Data | DiskGraph, *, batch: int = 256,
     >>> exact_loader(backbones.build("gat", data), data).node_sampler.fanout
     (-1, -1)
     """
-    nodes, device = _probe_nodes(graph), device_of(model)
+    loader, device = full_neighbour_loader(graph, hops=1), device_of(model)
+    nodes = _probe_nodes(loader.graph)
     with open_reader(model, call) as read:
-        hops = len(_layers_run(read, on_device(full_neighbour_loader(graph, hops=1).batch_of(nodes), device)))
+        hops = len(_layers_run(read, on_device(loader.batch_of(nodes), device)))
         batches = (full_neighbour_loader(graph, hops=number).batch_of(nodes) for number in (hops, hops + 1))
         logits, expected = (read.logits(on_device(part, device))[: len(nodes)] for part in batches)
     if (expected - logits).abs().max() > TOLERANCE * expected.abs().max():
