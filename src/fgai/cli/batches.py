@@ -50,8 +50,8 @@ class BatchJob:
         """Run `function(self, *args)` in each rank, and print the answer of the first."""
         if ranks > 1:
             self.open()  # raises here once, and not in each rank
-        if said := launch(function, self, *args, ranks=ranks, engine=engine, folder=self.out and self.out.parent):
-            typer.echo(said)
+        if text := launch(function, self, *args, ranks=ranks, engine=engine, folder=self.out and self.out.parent):
+            typer.echo(text)
 
     def open(self) -> tuple[nn.Module, Call | None, Loader]:
         """The model on the device of this rank, how to call it, and the batches of this rank."""
