@@ -65,7 +65,7 @@ def compare_with_one_process(first, second):
         assert torch.allclose(logits[said_by["nodes"]], torch.tensor(said_by["logits"]), atol=1e-5)
     assert first["radii"] == second["radii"], "each has the certificates of both"
     whole = certify(build("gat", together.DATA), together.DATA, k=3, steps=1).certified
-    torch.testing.assert_close(torch.tensor(first["radii"]), whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.tensor(first["radii"], dtype=whole.dtype), whole, atol=1e-5, rtol=0)
 
 
 def test_metrics_and_readings_of_the_ranks_are_those_of_one(tmp_path):
