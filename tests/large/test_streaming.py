@@ -150,7 +150,7 @@ def test_an_audit_of_batches_is_exact_on_the_clean_graph_and_attacks_each_batch(
         assert value == pytest.approx(told[name], abs=1e-5), name
     assert found.attacked["g_tvd"].mean > 1e-3 and found.attacked["overlap"].mean < 1
     assert len(set(found.attacked["g_tvd"].values)) == 2
-    assert "overlap" in found.text()
+    assert "overlap" in found.text() and "Explanation: last" in found.text()
 
 
 def test_one_batch_with_all_nodes_is_the_audit_of_the_graph(models):

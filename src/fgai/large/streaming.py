@@ -109,15 +109,20 @@ def _concat_attention(pieces: list[Attention], nodes: int) -> Attention:
 
 @dataclass(frozen=True)
 class BatchAudit:
-    """The metrics that are means over nodes or edges, on the clean and the attacked batches of all ranks."""
+    """The metrics that are means over nodes or edges, on the clean and the attacked batches of all ranks.
+
+    Those of explanations are about `explanation`, the attention of the last layer.
+    """
 
     clean: Mapping[str, float]
     attacked: Mapping[str, Estimate]
+    explanation: str = "last"
 
     def text(self) -> str:
         """Return a table for the terminal."""
+        about = f"Explanation: {self.explanation}. The budget of the attack is per batch."
         rows = [f"{name:14} {self.clean[name]:8.4f} {estimate.mean:8.4f}" for name, estimate in self.attacked.items()]
-        return "\n".join([f"{'':14} {'clean':>8} {'attacked':>8}", *rows])
+        return "\n".join([about, f"{'':14} {'clean':>8} {'attacked':>8}", *rows])
 
     def json(self) -> str:
         """Return the metrics as JSON; numbers that are not finite become null."""
