@@ -11,10 +11,12 @@ from statistics import mean
 from typing import Any
 
 from fgai.bench.tables import grid
+from fgai.intervals import Interval
 
 ROOT = Path(__file__).parent.parent
 METHODS = ("plain", "vanilla", "ln", "at", "fgai")
 EXPLANATIONS = ("tree", "last", "first", "GNNExplainer", "integrated gradients", "random")
+PAIRS = (("vanilla", "plain", "clean"), ("fgai", "vanilla", "clean"), ("fgai", "at", "attacked"))
 CELLS = 18
 NOT_RUN = "Not run yet.\n"
 Rows = list[dict[str, Any]]
@@ -112,7 +114,22 @@ def goals() -> str:
     ]
     counts = [f"{name}: {sum(figures[name][1] for figures in goals.values())}" for name in names]
     sentence = f"Goals reached, of {len(goals)} pairs of dataset and backbone: {'; '.join(counts)}."
-    return f"{grid(['dataset', 'backbone', *names], body)}\n{_wrapped([sentence])}"
+    return f"{grid(['dataset', 'backbone', *names], body)}\n{_wrapped([sentence, '', *map(_paired, PAIRS)])}"
+
+
+def _paired(pair: tuple[str, str, str]) -> str:
+    """A sentence about the difference of accuracy of two methods, paired by dataset, backbone and seed."""
+    one, other, graph = pair
+    differences = [
+        row["f1"] - against["f1"]
+        for at in _cells().values()
+        for row, against in zip(at[one, graph], at[other, graph], strict=True)
+    ]
+    interval = Interval.of(differences)
+    return (
+        f"- {graph.capitalize()} accuracy, {one} - {other}: {100 * interval.mean:+.1f} points over {len(differences)} "
+        f"cells (95 % interval {100 * interval.low:+.1f} to {100 * interval.high:+.1f})."
+    )
 
 
 def setting() -> str:

@@ -7,11 +7,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adjacency import follow_edges
-from fgai.cache import TensorNotes, version
 from fgai.errors import DataError, MatchError
 from fgai.items import Items, copied, extend_batch, has_graphs, items_of
+from fgai.rows import append_rows
 
-_PARTS = TensorNotes()  # a tensor -> the operands of `append_rows`
 CONCATENATED = ("x", "edge_index", "batch", "ptr")  # not padded by `add_nodes`
 IDS = ("y", "n_id", "e_id", "input_id")  # labels and ids: -1 for none
 
@@ -73,10 +72,15 @@ def stable_sort(keys: Tensor) -> tuple[Tensor, Tensor]:
     >>> stable_sort(torch.tensor([3, 1]))
     (tensor([1, 3]), tensor([1, 0]))
     """
-    if keys.device.type == "cpu" and bool((keys[1:] >= keys[:-1]).all()):  # on a GPU the check costs a sync
+    if _is_sorted(keys):
         return keys, torch.arange(len(keys), device=keys.device)
     values, order = keys.sort(stable=True)
     return values, order
+
+
+def _is_sorted(keys: Tensor) -> bool:
+    """Return whether keys on a CPU are sorted; on a GPU the check would cost a sync, and it returns False."""
+    return keys.device.type == "cpu" and bool((keys[1:] >= keys[:-1]).all())
 
 
 def union(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,13 +228,40 @@ def select_edges(data: Data, edges: Tensor) -> Data:
     return follow_edges(remaining, data)
 
 
+def select_parts(data: Data, nodes: Tensor, columns: Tensor, edge_index: Tensor) -> Data:
+    """Return a graph of these nodes [n] and edges [e], with their attributes; all other attributes are left out.
+
+    Args:
+        data: The graph.
+        nodes: Ids of the nodes, which may repeat.
+        columns: Columns of the edges in `data.edge_index`.
+        edge_index: The ends of the edges in the new graph, [2, e].
+
+    >>> data = Data(x=torch.arange(3.0)[:, None], edge_index=torch.tensor([[0, 1], [1, 2]]))
+    >>> select_parts(data, torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([[0], [1]])).x.flatten().tolist()
+    [1.0, 2.0]
+    """
+    part = Data(num_nodes=len(nodes))
+    for name, value in data.to_dict().items():
+        if name != "edge_index" and isinstance(value, Tensor):
+            if data.is_node_attr(name):
+                part[name] = value.index_select(0, nodes)
+            elif data.is_edge_attr(name):
+                part[name] = value.index_select(0, columns)
+    part.edge_index = edge_index
+    return part
+
+
 def sort_edges(data: Data) -> Data:
-    """Return the graph with its edges sorted by target, then source.
+    """Return the graph with its edges sorted by target, then source; a shallow copy if they are sorted already.
 
     >>> sort_edges(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)).edge_index.tolist()
     [[1, 0], [0, 1]]
     """
-    return select_edges(data, sorted_edges(require(data, "edge_index")))
+    edges = require(data, "edge_index")
+    if _is_sorted(edge_keys(edges, count_ends(edges))):
+        return copied(data)
+    return select_edges(data, sorted_edges(edges))
 
 
 def sorted_edges(edge_index: Tensor) -> Tensor:
@@ -241,67 +272,6 @@ def sorted_edges(edge_index: Tensor) -> Tensor:
 def count_ends(edge_index: Tensor) -> int:
     """Return the largest node id of the edges plus one; 1 without edges."""
     return int(edge_index.max()) + 1 if edge_index.numel() else 1
-
-
-def append_rows(old: Tensor, x: Tensor) -> Tensor:
-    """Append the rows of `x` to `old`. If `old` is sparse, zeros of `x` are stored, so that they receive gradients.
-
-    >>> append_rows(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
-    torch.Size([3, 2])
-    """
-    old = old.coalesce() if old.is_sparse else old
-    result = _append_sparse(old, x) if old.is_sparse else torch.cat([old, x])
-    return _note_operands(result, old, x)
-
-
-def replace_rows(appended: Tensor, x: Tensor) -> Tensor:
-    """Replace the appended rows in a result of `append_rows`. The sparsity pattern is reused.
-
-    >>> replace_rows(append_rows(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
-    tensor([1., 1.])
-    """
-    parts = split_rows(appended)
-    assert parts is not None, "only rows that were appended can be replaced"
-    old = parts[0]
-    if not old.is_sparse:
-        return append_rows(old, x)
-    return _note_operands(with_values(appended, torch.cat([old.values(), x.flatten()])), old, x)
-
-
-def with_values(x: Tensor, values: Tensor) -> Tensor:
-    """Return a coalesced sparse matrix with the pattern of `x` and other values.
-
-    >>> with_values(torch.eye(2).to_sparse().coalesce(), torch.tensor([5.0, 6.0])).to_dense()[1]
-    tensor([0., 6.])
-    """
-    return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
-
-
-def split_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the operands of `append_rows`, or None if `x` is not its result or was modified.
-
-    >>> split_rows(torch.ones(2, 2)) is None
-    True
-    """
-    if (note := _PARTS.get(x)) is None:
-        return None
-    old, appended, versions = note
-    return (old, appended) if (version(old), version(appended)) == versions else None
-
-
-def _note_operands(result: Tensor, old: Tensor, x: Tensor) -> Tensor:
-    _PARTS.set(result, (old, x, (version(old), version(x))))
-    return result
-
-
-def _append_sparse(old: Tensor, x: Tensor) -> Tensor:
-    rows, columns = x.shape
-    row = torch.arange(old.size(0), old.size(0) + rows, device=x.device).repeat_interleave(columns)
-    column = torch.arange(columns, device=x.device).repeat(rows)
-    indices = torch.cat([old.indices(), torch.stack([row, column])], dim=1)
-    values = torch.cat([old.values(), x.flatten()])
-    size = (old.size(0) + rows, columns)
-    return torch.sparse_coo_tensor(indices, values, size, is_coalesced=True, check_invariants=False)
 
 
 def _belongs_to_items(data: Data, name: str, items: Items) -> bool:

@@ -13,11 +13,12 @@ from fgai.adversaries import GAINS, Adversary, check_adversary
 from fgai.attention import Attention
 from fgai.calling import call_errors
 from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
+from fgai.computation_graph import LARGE
 from fgai.deletion import Among, DeletionCurves, First, f_slope
 from fgai.errors import DataError
 from fgai.explanations import Attribution, Difference, EdgeWeights, Explanation, compare_nodes, one_layer
 from fgai.explanations.attribution import ENTRIES
-from fgai.items import items_of
+from fgai.items import copied, items_of
 from fgai.reading import Reader, Reading
 
 MAX_NODES = 500  # nodes on which explanations of more than one layer are compared: each has its own weights
@@ -102,7 +103,7 @@ class Trial:
     @cached_property
     def deletions(self) -> DeletionCurves:
         """Deletion curves of the model on `graph`."""
-        return DeletionCurves(self.read, self.graph, self.y, self.correct, self.now.probs.argmax(-1))
+        return DeletionCurves(self.read, self.graph, self.y, self.correct, self.now)
 
     @cached_property
     def curves(self) -> dict[First, list[float]]:
@@ -162,7 +163,12 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
         now = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
     check_logits(now.logits, type(model).__name__, on="the attacked graph")
     check_attention(now.attention, type(model).__name__, on="the attacked graph")
-    return replace(trial, graph=now.graph, now=now, reference=trial)
+    graph = now.graph
+    if graph.num_edges > LARGE and isinstance(x := graph.get("x"), Tensor):
+        graph = copied(graph)
+        graph.x = x.detach().clone()  # what the attack cached about its features is freed with them
+        now = replace(now, graph=graph)
+    return replace(trial, graph=graph, now=now, reference=trial)
 
 
 def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:

@@ -17,7 +17,8 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai.cache import TensorCache
 from fgai.errors import DataError
-from fgai.graph import append_rows, require, split_rows
+from fgai.graph import require
+from fgai.rows import append_rows, split_rows
 
 EdgeType = tuple[str, str, str]
 _CACHE = TensorCache(size=64)

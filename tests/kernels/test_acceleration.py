@@ -12,7 +12,8 @@ import fgai.kernels.pyg
 import fgai.kernels.subset
 from fgai import Reader, accelerated, backbones, datasets, read
 from fgai.calling import frozen_params
-from fgai.graph import add_nodes, append_rows
+from fgai.graph import add_nodes
+from fgai.rows import append_rows
 from fgai.seeding import seeded
 from loose import loose
 

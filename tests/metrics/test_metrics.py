@@ -20,8 +20,9 @@ from fgai.adversaries import GAINS, AttentionBall
 from fgai.attending import AttentionPoint
 from fgai.attention import Attention
 from fgai.attention import entropy as each_entropy
-from fgai.deletion import SHARES, deletion_order
+from fgai.deletion import SHARES, DeletionCurves
 from fgai.errors import DataError
+from fgai.graph import sort_edges
 from fgai.metrics import (
     METRICS,
     as_attention,
@@ -189,8 +190,29 @@ def test_ties_are_deleted_by_target_then_source_whatever_the_rows(seed, first):
     graph = small()
     edges = graph.edge_index[:, torch.randperm(160, generator=torch.Generator().manual_seed(seed))]
     even = rows_moved(Attention(torch.full((160, 2), 0.25), graph.edge_index, 40), seed)
-    order = deletion_order(even, edges, first)
-    assert links(edges[:, order]) == sorted(links(graph.edge_index), key=lambda edge: edge[::-1])
+    graph.edge_index = edges
+    curves = DeletionCurves(answers(Loopless(), graph)[0], graph, graph.y, graph.test_mask)
+    for among in ("graph", "node"):
+        halves = list(curves.deleted(even, first, among, (0.0, 0.25, 0.5, 1.0)))
+        assert [int(mask.sum()) for mask in halves] == [0, 40, 80, 160]
+    assert all(bool(mask[: int(mask.sum())].all()) for mask in curves.deleted(even, first))
+
+
+@given(SEEDS, st.sampled_from(["most", "least"]), st.sampled_from(["graph", "node"]), st.floats(0, 1))
+@settings(max_examples=30)
+def test_the_deleted_edges_are_the_first_ones_of_a_sort(seed, first, among, share):
+    graph = small()
+    edges = graph.edge_index = torch.tensor(sorted(links(graph.edge_index), key=lambda edge: edge[::-1])).T
+    coarse = torch.randint(4, (160, 1), generator=torch.Generator().manual_seed(seed)).double()  # many are equal
+    weight = {edge: float(value) for edge, value in zip(links(edges), coarse, strict=True)}
+    order = sorted(weight, key=lambda edge: (-weight[edge] if first == "most" else weight[edge], edge[::-1]))
+    if among == "node":
+        own = {node: [edge for edge in order if edge[1] == node] for node in range(40)}
+        place = {edge: (own[edge[1]].index(edge) + 0.5) / len(own[edge[1]]) for edge in order}
+        order = sorted(weight, key=lambda edge: (round(place[edge], 6), edge[::-1]))
+    curves = DeletionCurves(answers(Loopless(), graph)[0], graph, graph.y, graph.test_mask)
+    (gone,) = curves.deleted(Attention(coarse, edges, 40), first, among, (share,))
+    assert set(links(edges[:, gone])) == set(order[: round(share * 160)])
 
 
 class Misled(nn.Module):
@@ -240,8 +262,11 @@ class Loopless(nn.Module):
 def test_edges_that_the_model_leaves_out_are_the_least_attended():
     graph = small()
     graph.edge_index = torch.cat([edge_index([(7, 7)]), graph.edge_index], dim=1)
-    order = deletion_order(answers(Loopless(), graph)[1].explanation, graph.edge_index, "least")
-    assert int(order[0]) == 0
+    read, reading = answers(Loopless(), graph)
+    (gone,) = DeletionCurves(read, graph, graph.y, graph.test_mask).deleted(
+        reading.explanation, "least", "graph", (1 / 161,)
+    )
+    assert links(sort_edges(graph).edge_index[:, gone]) == [(7, 7)]
 
 
 def explained(algorithm) -> Any:

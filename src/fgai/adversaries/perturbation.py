@@ -18,10 +18,11 @@ from fgai.adversaries.typed import added_types
 from fgai.checks import describe_tensor
 from fgai.errors import DataError
 from fgai.files import atomic_write
-from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, is_edge_list, locate, require, with_values
+from fgai.graph import add_edges, add_nodes, delete_edges, edge_keys, is_edge_list, locate, require
 from fgai.printing import short_repr
 from fgai.readers import parse_json, read_tensors
 from fgai.reading import Reader, Reading
+from fgai.rows import with_values
 
 FILE_REMEDY = "write the file with Perturbation.save"
 GRAPH_REMEDY = "apply it to the graph that it was made for"

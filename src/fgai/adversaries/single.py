@@ -17,7 +17,7 @@ from fgai.adversaries.gains import binary_logits
 from fgai.adversaries.injection import InjectionSite, NodeInjection
 from fgai.adversaries.perturbation import AttackResult
 from fgai.errors import SettingError
-from fgai.graph import require
+from fgai.graph import require, select_parts
 from fgai.items import refuse_graphs
 from fgai.patching import message_passing_layers
 from fgai.reading import Reader, Reading
@@ -211,14 +211,8 @@ def _union(graph: Data, parts: list[_Neighbourhood]) -> Union:
     """Return the disjoint union; attributes of nodes and edges are selected, all others are left out."""
     starts = list(accumulate((len(part.nodes) for part in parts), initial=0))[:-1]
     nodes, edges = torch.cat([part.nodes for part in parts]), torch.cat([part.edges for part in parts])
-    union = Data(num_nodes=len(nodes))
-    for name, value in graph.to_dict().items():
-        if name != "edge_index" and isinstance(value, Tensor):
-            if graph.is_node_attr(name):
-                union[name] = value.index_select(0, nodes)
-            elif graph.is_edge_attr(name):
-                union[name] = value.index_select(0, edges)
-    union.edge_index = torch.cat([part.edge_index + start for part, start in zip(parts, starts, strict=True)], 1)
+    ends = torch.cat([part.edge_index + start for part, start in zip(parts, starts, strict=True)], 1)
+    union = select_parts(graph, nodes, edges, ends)
     at = torch.cat([part.at + start for part, start in zip(parts, starts, strict=True)])
     return Union(union, nodes[at], at)
 

@@ -18,10 +18,11 @@ from fgai.auditing.sanity import overlap_at_random, without_attention
 from fgai.calling import Call
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
 from fgai.checks import GraphInput, one_graph
+from fgai.computation_graph import depth_of, large_part
 from fgai.deletion import SHARES
 from fgai.errors import DataError, SettingError
 from fgai.explanations import resolve
-from fgai.faithfulness import Faithfulness, measure_faithfulness
+from fgai.faithfulness import Faithfulness, faithfulness_of
 from fgai.grades import Grades, grade
 from fgai.items import items_of
 from fgai.metrics import METRICS, measure, random_attention
@@ -103,7 +104,7 @@ def audit(
         clean = clean_trial(read, data, explanation)
         before, baselines = measure(clean), _baselines(model, clean, call)
         advance("clean")
-        tested = _faithfulness(model, clean, sample, call)
+        tested = _faithfulness(clean, sample)
         advance("faithfulness")
         trials: list[Trial] = []
         after: list[dict[str, float]] = []
@@ -162,7 +163,7 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
 
     Edges are ranked within each node, so that 1/degree has no influence.
     """
-    effect = without_attention(model, clean.graph, call=call)
+    effect = without_attention(model, clean.graph, call=call, known=clean.clean)
     draws = [random_attention(clean.ranking, seed) for seed in range(RANDOM_DRAWS)]
     slopes = Estimate.of([deletion_slope(clean, draw, "most", "node") for draw in draws])
     return {
@@ -172,20 +173,27 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
         "f_slope_random_deviation": slopes.deviation,
         "g_tvd_uniform": effect.g_tvd,
         "changed_uniform": effect.changed,
-        "overlap_randomised": overlap_at_random(
-            model, clean.graph, clean.explanation, call=call, known=clean.attribution
-        ),
+        "overlap_randomised": _overlap_randomised(model, clean, call),
         "f1_largest_class": float(clean.labels.bincount().max() / len(clean.labels)),
     }
 
 
-def _faithfulness(model: nn.Module, clean: Trial, sample: int, call: Call | None) -> Faithfulness | None:
+def _overlap_randomised(model: nn.Module, clean: Trial, call: Call | None) -> float:
+    """V_5 between the explanation and that of random parameters, in a large graph on a part of it."""
+    hops = sum(depth_of(clean.read.model, clean.clean))
+    part = large_part(clean.read, clean.graph, clean.clean.logits, clean.nodes, hops)
+    if part is None:
+        return overlap_at_random(model, clean.graph, clean.explanation, call=call, known=clean.attribution)
+    return overlap_at_random(model, part.graph, clean.explanation, call=call, nodes=part.roots)
+
+
+def _faithfulness(clean: Trial, sample: int) -> Faithfulness | None:
     """The test of faithfulness on the clean graph; None if the model predicts for pairs, or attends over all nodes."""
     if clean.attribution.over != "edges":
         return None
     if items_of(clean.graph).kind == "pairs":
         return None
-    return measure_faithfulness(model, clean.graph, clean.explanation, nodes=sample, call=call)
+    return faithfulness_of(clean.read, clean.graph, clean.clean, clean.attribution, clean.explanation, sample)
 
 
 def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[str, ...]:
@@ -193,6 +201,8 @@ def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[s
     notes = [*([f"{threat.name}: {threat.about.removesuffix('.')}"] if threat.name else []), *clean.attribution.notes]
     if clean.layers is None:
         notes.append(f"V_{TOP} and g-JSD are means over {len(clean.nodes)} random nodes")
+    if (part := clean.deletions.part) is not None:
+        notes.append(f"F-slopes and deletion curves are over {len(part.nodes)} random test nodes, of a large graph")
     notes += [note for note in (tested.notes if tested else ()) if note not in notes]
     if tested is None:
         dense = "the attention is over all pairs of nodes, which deleting edges does not test"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.attention import explaining_sites, uniform
@@ -15,7 +15,7 @@ from fgai.calling import Call
 from fgai.explanations import Attribution, Explanation, compare_nodes
 from fgai.metrics import g_tvd, micro_f1
 from fgai.metrics.explanation import TOP
-from fgai.reading import open_reader
+from fgai.reading import Reading, open_reader
 from fgai.seeding import seeded
 from fgai.topk import effective_k
 from fgai.trial import sample_nodes
@@ -29,8 +29,16 @@ class UniformEffect:
     changed: float  # share of nodes whose predicted class changes
 
 
-def without_attention(model: nn.Module, data: Data, *, call: Call | None = None) -> UniformEffect:
+def without_attention(
+    model: nn.Module, data: Data, *, call: Call | None = None, known: Reading | None = None
+) -> UniformEffect:
     """Measure how much the predictions use the attention. Values near zero mean that they do not use it.
+
+    Args:
+        model: The model. It is not changed.
+        data: The graph.
+        call: How to call the model; by default, by the signature of `forward`.
+        known: The reading of `model`, if the caller has it.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -38,7 +46,7 @@ def without_attention(model: nn.Module, data: Data, *, call: Call | None = None)
     True
     """
     with open_reader(model, call) as reader:
-        clean = reader.checked(data)
+        clean = reader.checked(data) if known is None else known
         sites = explaining_sites(clean.attention)
         flat = reader(data, edit=lambda site, a: uniform(a).weight if site in sites else a.weight)
     return UniformEffect(g_tvd(clean, flat), 1.0 - micro_f1(flat.probs, clean.probs.argmax(-1)))
@@ -84,6 +92,7 @@ def overlap_at_random(
     *,
     call: Call | None = None,
     known: Attribution | None = None,
+    nodes: Tensor | None = None,
 ) -> float:
     """V_5 between the explanation of a model and that of a copy with random parameters: the end of the cascade.
 
@@ -93,6 +102,7 @@ def overlap_at_random(
         explanation: Name of the explanation, see `fgai.explanations`.
         call: How to call the model; by default, by the signature of `forward`.
         known: The explanation of `model`, if the caller has it.
+        nodes: The nodes to compare, [n]; by default a sample.
 
     Returns:
         The mean over nodes with more than 5 edges; NaN if there is none.
@@ -102,7 +112,7 @@ def overlap_at_random(
     with seeded(0):
         for _, layer in reversed(list(randomised.named_modules())):
             _randomise(layer)
-    return _mean_overlap(before, _attribution(randomised, data, explanation, call), TOP)
+    return _mean_overlap(before, _attribution(randomised, data, explanation, call), TOP, nodes)
 
 
 def _attribution(model: nn.Module, data: Data, explanation: str | Explanation, call: Call | None) -> Attribution:
@@ -119,7 +129,7 @@ def _randomise(layer: nn.Module) -> bool:
     return bool(own)
 
 
-def _mean_overlap(before: Attribution, after: Attribution, k: int | float) -> float:
+def _mean_overlap(before: Attribution, after: Attribution, k: int | float, nodes: Tensor | None = None) -> float:
     """The mean V_k of the nodes with more than k edges."""
-    difference = compare_nodes(before, after, sample_nodes(before), k)
+    difference = compare_nodes(before, after, sample_nodes(before) if nodes is None else nodes, k)
     return float(difference.overlap[difference.edges > effective_k(k, difference.edges)].mean())

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.errors import DataError
-from fgai.graph import require, with_values
+from fgai.graph import require
 from fgai.items import items_of, refuse_typed
 from fgai.kernels import fast_dropout
 from fgai.registry import Registry
+from fgai.rows import with_values
 from fgai.seeding import seeded
 
 

@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.attending import attention_layers
 from fgai.attention import explaining_sites, nonuniformity
 from fgai.calling import Call
 from fgai.checks import GraphInput, describe_tensor, one_graph
-from fgai.devices import to_double
+from fgai.computation_graph import depth_of, large_part
 from fgai.errors import CallError, DataError, SettingError
-from fgai.explanations import Attribution, Explanation, class_logits
-from fgai.faithfulness.deletions import (
-    Deletions,
-    EdgeColumns,
-    Incoming,
-    copied_logits,
-    full_graph_logits,
-    log_drops,
-)
+from fgai.explanations import Attribution, Explanation
 from fgai.faithfulness.graphs import GraphProbe
+from fgai.faithfulness.nodes import CHECKED, FULL_GRAPH_NODES, NodeProbe, sample_nodes
 from fgai.faithfulness.record import Faithfulness, HopResult
-from fgai.faithfulness.selection import TIE, Ranked, ranked, sample_test
+from fgai.faithfulness.selection import TIE, Ranked
 from fgai.grades import Grade, grade_faithful
-from fgai.graph import degree, require, segment_sum, sort_edges
+from fgai.graph import segment_sum
 from fgai.intervals import Interval
-from fgai.patching import message_passing_layers
 from fgai.reading import Reader, Reading, open_reader
-from fgai.relations import has_semantic_attention
 from fgai.settings import check_positive, check_seed, check_whole
-
-BATCH = 1_000_000  # largest number of copied edges in one forward pass
-CHECKED = 4  # deletions that are compared with a deletion in the full graph
-TOLERANCE = 1e-4  # largest difference of the two, relative to the largest logit
-MAX_EDGES = 10**9  # limit on forward passes x edges if each deletion runs on the full graph
-FULL_GRAPH_NODES = 50  # sampled nodes if each deletion runs on the full graph
 
 
 def measure_faithfulness(
@@ -89,34 +70,66 @@ def measure_faithfulness(
     """
     _check_settings(nodes, share, at_least, draws, seed)
     data = one_graph(data)
-    generator = torch.Generator().manual_seed(seed)
     with open_reader(model, call) as read:
         clean = read.checked(data)
-        of_graphs = clean.items is not None and clean.items.kind == "graphs"
-        if clean.items is None or clean.items.kind == "pairs":
-            raise DataError(
-                f"the model returns {len(clean.logits)} rows of logits for {data.num_nodes} nodes; faithfulness needs "
-                "a model with one row per node"
-            )
-        if clean.logits.numel() == 0:
-            raise CallError(f"{type(model).__name__} returned logits without classes; faithfulness needs logits [N, C]")
+        _check_items(model, data, clean)
         attribution = clean.attribution(explanation, read=read, graph=data)
-        if attribution.over != "edges":
-            raise SettingError(f"{explanation!r} is over pairs of nodes; deleting edges tests only layers over edges")
-        if of_graphs:
-            probe = GraphProbe(read, data, clean, attribution)
-            sample = probe.sample(nodes, at_least, generator)
-            ranks = probe.ranks(sample, generator)
-        else:
-            probe = _Probe(read, data, clean, attribution, *_depth(model, clean))
-            sample = _sample(attribution, probe, data, nodes, at_least, generator)
-            probe.decide(sample[:CHECKED], torch.Generator().manual_seed(seed))
-            if probe.full_graph:
-                sample = sample if isinstance(nodes, Tensor) else sample[:FULL_GRAPH_NODES]
-                probe.check_cost(len(sample))
-            ranks = _rank(attribution, sample, probe, generator)
-        parts = [_measure(*rows, probe, share, draws, generator) for rows in ranks]
-    return _result(attribution, share, len(sample), parts, _prefers_edges(clean, attribution), probe, seed)
+        return faithfulness_of(
+            read, data, clean, attribution, explanation, nodes, share=share, at_least=at_least, draws=draws, seed=seed
+        )
+
+
+def faithfulness_of(
+    read: Reader,
+    data: Data,
+    clean: Reading,
+    attribution: Attribution,
+    explanation: str | Explanation,
+    nodes: int | Tensor,
+    *,
+    share: float = 0.5,
+    at_least: int = 2,
+    draws: int = 1,
+    seed: int = 0,
+) -> Faithfulness:
+    """Test the explanation of a graph that is read already, with the settings of `measure_faithfulness`.
+
+    In a large graph, the deletions run on the computation graph of the sampled nodes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if attribution.over != "edges":
+        raise SettingError(f"{attribution.name!r} is over pairs of nodes; deleting edges tests only layers over edges")
+    prefers = _prefers_edges(clean, attribution)
+    if clean.items is not None and clean.items.kind == "graphs":
+        probe = GraphProbe(read, data, clean, attribution)
+        sample = probe.sample(nodes, at_least, generator)
+        ranks = probe.ranks(sample, generator)
+    else:
+        depth = depth_of(read.model, clean)
+        sample = sample_nodes(attribution, data, len(clean.logits), nodes, at_least, generator)
+        if (part := large_part(read, data, clean.logits, sample.to(clean.logits.device), sum(depth))) is not None:
+            data, sample = part.graph, part.roots.to(sample.device)
+            clean = read.checked(data)
+            attribution = clean.attribution(explanation, read=read, graph=data)
+        probe = NodeProbe(read, data, clean, attribution, *depth)
+        probe.decide(sample[:CHECKED], torch.Generator().manual_seed(seed))
+        if probe.full_graph:
+            sample = sample if isinstance(nodes, Tensor) else sample[:FULL_GRAPH_NODES]
+            probe.check_cost(len(sample))
+        ranks = probe.ranks(sample, generator)
+    parts = [_measure(*rows, probe, share, draws, generator) for rows in ranks]
+    return _result(attribution, share, len(sample), parts, prefers, probe, seed)
+
+
+def _check_items(model: nn.Module, data: Data, clean: Reading) -> None:
+    """Raise unless the model has logits for each node or graph."""
+    if clean.items is None or clean.items.kind == "pairs":
+        raise DataError(
+            f"the model returns {len(clean.logits)} rows of logits for {data.num_nodes} nodes; faithfulness needs "
+            "a model with one row per node"
+        )
+    if clean.logits.numel() == 0:
+        raise CallError(f"{type(model).__name__} returned logits without classes; faithfulness needs logits [N, C]")
 
 
 def _check_settings(nodes: int | Tensor, share: float, at_least: int, draws: int, seed: int) -> None:
@@ -132,84 +145,6 @@ def _check_settings(nodes: int | Tensor, share: float, at_least: int, draws: int
         raise SettingError(f"nodes is {describe_tensor(nodes)}; give a number of nodes, or their ids as integers [n]")
 
 
-@dataclass
-class _Probe:
-    """Measures the drop of a prediction if edges are deleted.
-
-    Indices of nodes and edges are on the device of the attribution, and the graph is on that of the model.
-    """
-
-    read: Reader
-    data: Data
-    clean: Reading
-    attribution: Attribution
-    depth: int
-    early: int
-    full_graph: bool | None = None  # each deletion needs the full graph; unknown before the first one
-    notes: tuple[str, ...] = ()
-    items: ClassVar[str] = "nodes"
-
-    def __post_init__(self) -> None:
-        distinct, self.data = self.attribution.edge_index, sort_edges(self.data)  # once, not for each deletion
-        edges = require(self.data, "edge_index").to(distinct)
-        self.columns = EdgeColumns(edges, distinct)
-        self.deletable = self.columns.deletable
-        self.incoming = Incoming(edges, int(self.data.num_nodes or 0))
-        self.cost = _cost(self.incoming, edges, self.depth + self.early)
-
-    def decide(self, nodes: Tensor, generator: torch.Generator) -> None:
-        """Find out on a few nodes whether each deletion needs the full graph."""
-        for few, groups in _rank(self.attribution, nodes, self, generator):
-            self.drops(few[groups.node], groups, groups.rank == 0)
-
-    def check_cost(self, nodes: int) -> None:
-        """Raise if deletions on the full graph take too long for so many nodes."""
-        edges = require(self.data, "edge_index").size(1)
-        if nodes * self.depth * edges > MAX_EDGES:
-            raise SettingError(
-                f"predictions depend on more than {self.depth} hops, so each deletion of {nodes} nodes needs a forward "
-                f"pass over {edges:,} edges; test fewer nodes, or another model"
-            )
-
-    def drops(self, node: Tensor, groups: Ranked, gone: Tensor) -> Tensor:
-        """Return the drops of the log-probability of predicted classes without the edges `gone` of each group; [G]."""
-        order = groups.group[gone].argsort(stable=True)
-        group, edge = groups.group[gone][order], groups.edge[gone][order]
-        owner, column = self.columns.of(edge)
-        deletions = Deletions(node, group[owner], column)
-        if self.full_graph is None:
-            self._check(deletions)
-        logits = torch.cat([self._logits(part) for part in self._batches(deletions)])
-        return log_drops(to_double(class_logits(self.clean.logits))[node], logits)
-
-    def _logits(self, deletions: Deletions) -> Tensor:
-        if self.full_graph:
-            return full_graph_logits(self.read, self.data, deletions)
-        return copied_logits(self.read, self.data, deletions, self.incoming, self.depth, self.early)
-
-    def _batches(self, deletions: Deletions) -> Iterator[Deletions]:
-        part = (self.cost[deletions.node].cumsum(0) / BATCH).long()
-        bounds = [0, *part.unique_consecutive(return_counts=True)[1].cumsum(0).tolist()]
-        return (deletions.part(first, last) for first, last in pairwise(bounds))
-
-    def _check(self, deletions: Deletions) -> None:
-        """Compare copies with deletions in the full graph; if they differ, do not use copies."""
-        few = deletions.part(0, CHECKED)
-        truth = full_graph_logits(self.read, self.data, few)
-        scale = float(self.clean.logits.abs().max())
-        try:
-            copied = copied_logits(self.read, self.data, few, self.incoming, self.depth, self.early)
-            near = bool((copied - truth).abs().max() <= TOLERANCE * max(scale, 1e-6))
-            self.full_graph = not near or has_semantic_attention(self.read.model)  # many copies shift its means
-        except (CallError, IndexError):  # a model of a fixed number of nodes
-            self.full_graph = True
-        if self.full_graph:
-            self.notes = (
-                "predictions depend on more than the hops of a node: each deletion ran on the full graph, and at most "
-                f"{FULL_GRAPH_NODES} nodes are sampled",
-            )
-
-
 @dataclass(frozen=True)
 class _Differences:
     """The three paired differences of each group (a node and a hop)."""
@@ -220,7 +155,7 @@ class _Differences:
 
 
 def _measure(
-    nodes: Tensor, groups: Ranked, probe: _Probe | GraphProbe, share: float, draws: int, generator: torch.Generator
+    nodes: Tensor, groups: Ranked, probe: NodeProbe | GraphProbe, share: float, draws: int, generator: torch.Generator
 ) -> _Differences:
     """Delete the most attended, the least attended and random edges of each group, and return the differences."""
     effective_k, size = groups.effective_k(share)[groups.group], groups.size[groups.group]
@@ -239,23 +174,13 @@ def _measure(
     return _Differences(node, groups.hop, torch.stack([most - random, most - least, only_random - only_most]))
 
 
-def _rank(
-    attribution: Attribution, nodes: Tensor, probe: _Probe, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Ranked]]:
-    """Yield parts of the nodes and the ranks of their edges."""
-    for rows in attribution.chunks(nodes):
-        groups = ranked(rows, probe.deletable, generator)
-        if len(groups.size):
-            yield rows.nodes, groups
-
-
 def _result(
     attribution: Attribution,
     share: float,
     sampled: int,
     parts: list[_Differences],
     prefers: bool,
-    probe: _Probe | GraphProbe,
+    probe: NodeProbe | GraphProbe,
     seed: int,
 ) -> Faithfulness:
     """Sum the differences over the hops of each node. Nodes whose incoming edges are all tied are omitted."""
@@ -281,40 +206,9 @@ def _result(
     )  # fmt: skip
 
 
-def _sample(
-    attribution: Attribution, probe: _Probe, data: Data, nodes: int | Tensor, at_least: int, generator: torch.Generator
-) -> Tensor:
-    """Return the given nodes, or a random sample of the test nodes that have enough edges."""
-    edges = attribution.edge_index
-    if isinstance(nodes, Tensor):
-        return nodes.to(edges.device)
-    deletable = probe.deletable & (edges[0] != edges[1])
-    rows = min(attribution.num_nodes, len(probe.clean.logits))  # of a typed graph, the first nodes
-    enough = degree(edges[1][deletable], int(data.num_nodes or 0))[:rows] >= at_least
-    return sample_test(data, enough, nodes, generator)
-
-
 def _prefers_edges(clean: Reading, attribution: Attribution) -> bool:
     """Return whether a layer's attention is not uniform; always true for explanations that are not attention."""
     if attribution.name == "leave-one-out":
         return True
     layers = [clean.attention[site] for site in explaining_sites(clean.attention)]
     return any(bool((nonuniformity(attention.mean_heads()) > TIE).any()) for attention in layers)
-
-
-def _depth(model: nn.Module, clean: Reading) -> tuple[int, int]:
-    """Return the number of message-passing layers, and 1 if one of them has no attention, else 0."""
-    layers, attending = message_passing_layers(model), attention_layers(model)
-    others = [name for name in layers if not any(site == name or site.startswith(f"{name}.") for site in attending)]
-    own = sum(attention.over == "edges" for attention in clean.attention.values())
-    typed = clean.items is not None and clean.items.typed is not None  # its relations are modules of their own
-    return max(own + len(others), 0 if typed else len(layers)), int(bool(others))
-
-
-def _cost(incoming: Incoming, edge_index: Tensor, depth: int) -> Tensor:
-    """Return an upper bound on the copied edges of one deletion, per node; [N]."""
-    own = to_double(incoming.count)
-    cost = own
-    for _ in range(depth - 1):
-        cost = (own + segment_sum(cost[edge_index[0]], edge_index[1], incoming.num_nodes)).clamp(max=float(BATCH))
-    return cost + 1

@@ -16,7 +16,6 @@ from torch_geometric.nn import GATConv, GATv2Conv, Linear, MessagePassing, Trans
 from torch_geometric.nn.aggr import SumAggregation
 
 from fgai.cache import TensorCache
-from fgai.graph import split_rows
 from fgai.kernels.csr import EdgeOrder
 from fgai.kernels.incremental import Rows, incremental, rows_of
 from fgai.kernels.loops import self_loops
@@ -24,6 +23,7 @@ from fgai.kernels.ops import dot_scores, fast_dropout, gat_scores, gatv2_scores,
 from fgai.kernels.subset import EdgeSubset, Order, scored, segmented_softmax, weighted_sum
 from fgai.kernels.trim import Trim
 from fgai.patching import is_patched, message_passing_layers, subclass, swapped_class, with_globals
+from fgai.rows import split_rows
 
 MIN_EDGES = 5_000  # with fewer edges, PyG is as fast
 

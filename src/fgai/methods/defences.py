@@ -19,10 +19,11 @@ from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature
 from fgai.checks import one_graph
 from fgai.errors import DataError
-from fgai.graph import delete_edges, require, split_rows
+from fgai.graph import delete_edges, require
 from fgai.items import refuse_graphs
 from fgai.methods.base import METHODS, Graphs
 from fgai.methods.vanilla import Vanilla
+from fgai.rows import split_rows
 from fgai.settings import check_numbers, check_positive, check_share, check_whole
 from fgai.training.loop import Fit
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from fgai.cache import TensorCache
 from fgai.calling import Call
-from fgai.graph import append_rows, segment_sum, split_rows, with_values
+from fgai.graph import segment_sum
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.vanilla import Vanilla
+from fgai.rows import append_rows, split_rows, with_values
 from fgai.settings import check_choice
 from fgai.training.loop import Fit
 

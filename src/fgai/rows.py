@@ -1,0 +1,71 @@
+"""Feature rows appended to a matrix, dense or sparse. The operands are noted, so products are computed once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fgai.cache import TensorNotes, version
+
+_PARTS = TensorNotes()  # a tensor -> the operands of `append_rows`
+
+
+def append_rows(old: Tensor, x: Tensor) -> Tensor:
+    """Append the rows of `x` to `old`. If `old` is sparse, zeros of `x` are stored, so that they receive gradients.
+
+    >>> append_rows(torch.eye(2).to_sparse(), torch.zeros(1, 2)).to_dense().shape
+    torch.Size([3, 2])
+    """
+    old = old.coalesce() if old.is_sparse else old
+    result = _append_sparse(old, x) if old.is_sparse else torch.cat([old, x])
+    return _note_operands(result, old, x)
+
+
+def replace_rows(appended: Tensor, x: Tensor) -> Tensor:
+    """Replace the appended rows in a result of `append_rows`. The sparsity pattern is reused.
+
+    >>> replace_rows(append_rows(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
+    tensor([1., 1.])
+    """
+    parts = split_rows(appended)
+    assert parts is not None, "only rows that were appended can be replaced"
+    old = parts[0]
+    if not old.is_sparse:
+        return append_rows(old, x)
+    return _note_operands(with_values(appended, torch.cat([old.values(), x.flatten()])), old, x)
+
+
+def with_values(x: Tensor, values: Tensor) -> Tensor:
+    """Return a coalesced sparse matrix with the pattern of `x` and other values.
+
+    >>> with_values(torch.eye(2).to_sparse().coalesce(), torch.tensor([5.0, 6.0])).to_dense()[1]
+    tensor([0., 6.])
+    """
+    return torch.sparse_coo_tensor(x.indices(), values, x.shape, is_coalesced=True, check_invariants=False)
+
+
+def split_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the operands of `append_rows`, or None if `x` is not its result or was modified.
+
+    >>> split_rows(torch.ones(2, 2)) is None
+    True
+    """
+    if (note := _PARTS.get(x)) is None:
+        return None
+    old, appended, versions = note
+    return (old, appended) if (version(old), version(appended)) == versions else None
+
+
+def _note_operands(result: Tensor, old: Tensor, x: Tensor) -> Tensor:
+    _PARTS.set(result, (old, x, (version(old), version(x))))
+    return result
+
+
+def _append_sparse(old: Tensor, x: Tensor) -> Tensor:
+    rows, columns = x.shape
+    row = torch.arange(old.size(0), old.size(0) + rows, device=x.device).repeat_interleave(columns)
+    column = torch.arange(columns, device=x.device).repeat(rows)
+    indices = torch.cat([old.indices(), torch.stack([row, column])], dim=1)
+    values = torch.cat([old.values(), x.flatten()])
+    size = (old.size(0) + rows, columns)
+    return torch.sparse_coo_tensor(indices, values, size, is_coalesced=True, check_invariants=False)
