@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import shutil
 import signal
@@ -408,7 +409,8 @@ assert sorted(ENGINES["ray"](Suicidal(sys.argv[1]), cells, 2)) == cells
 @pytest.mark.slow
 def test_ray_survives_a_worker_that_is_killed(tmp_path):
     here = Path(__file__).parent
-    command = alone("env", f"PYTHONPATH={here}", sys.executable, "-c", DYING, tmp_path, here)
+    paths = os.pathsep.join(map(str, [here, here.parent, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    command = alone("env", f"PYTHONPATH={paths}", sys.executable, "-c", DYING, tmp_path, here)
     subprocess.run(command, check=True, capture_output=True, cwd=here)
     assert len(list(tmp_path.glob("*.done"))) == 3
 
