@@ -41,10 +41,10 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
     if folder.exists():
         results = saved.load(folder)
         return results.model, results.manifest.get("history", [])
-    method: Method = METHODS[cell.method](seed=cell.seed)
+    method: Method = METHODS[cell.method].preset(cell.preset, seed=cell.seed)
     start = backbones.build(cell.backbone, data, seed=cell.seed)
     if method.needs_pretrained:
-        start, _ = trained(replace(cell, method="vanilla"), data, models)
+        start, _ = trained(replace(cell, method="vanilla", preset="default"), data, models)
     fit = method.fit(start, data)
     history = [asdict(epoch) for epoch in fit.history]
     about = {"method": {"name": cell.method, **asdict(method)}, "history": history}  # pyright: ignore[reportArgumentType]

@@ -428,6 +428,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "violations": violations,
     "certified-links": lambda: proved.certified("links"),
     "certified-chosen": proved.chosen,
+    "certified-training": proved.training,
     "interception": proved.intercepted,
     "certified-deletions": lambda: proved.certified("deletions"),
     "certified-injections": lambda: proved.certified("injection"),

@@ -62,6 +62,27 @@ def chosen(links: int = 5) -> str:
     return grid([*head, "difference", "accuracy", "plain", "difference"], body)
 
 
+def training() -> str:
+    """Certified training and its trials: accuracy, shares certified and right, and what became of the attention."""
+    threats = ("injection-20x20", "realistic")
+    body = [
+        [
+            row["dataset"],
+            row["trial"],
+            f"{row['f1']:.3f}",
+            *(f"{row[f'certified_and_right {m}']:.3f}" for m in (1, 2, 5)),
+            *(f"{row[f'f1 {threat}']:.3f}" for threat in threats),
+            *(f"{row[f'overlap {threat}']:.2f}" for threat in threats),
+            f"{row['nonuniformity']:.3f}",
+            row["last_faithful"],
+        ]
+        for row in _rows("certified_training.json")
+    ]
+    attacked = [f"{name}, {threat}" for name in ("F1", "V_5") for threat in threats]
+    head = ["dataset", "training", "F1", "m = 1", "m = 2", "m = 5", *attacked, "distance from 1/degree", "`last`"]
+    return grid(head, body)
+
+
 def intercepted() -> str:
     """Interception beside votes: shares certified and right over the budget."""
     sums: dict[tuple[str, ...], dict[int, Row]] = defaultdict(dict)

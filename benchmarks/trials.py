@@ -32,7 +32,7 @@ from resumable import rows_in
 
 RESULTS = Path("results/trials.json")
 PLACES = NodeInjection(nodes=20, edges=40, steps=3, step=0.1, links="random-by-degree")
-SUPPORT: dict[str, Any] = {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0}
+SUPPORT = FGAI.presets["support"]
 TRIALS: dict[str, Any] = {
     "default": FGAI(),
     "degree": FGAI(adversary=PLACES),

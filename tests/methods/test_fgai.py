@@ -138,7 +138,7 @@ def _vanilla():
     return data, Vanilla(epochs=15).fit(backbones.build("gat", data), data).model
 
 
-@pytest.mark.parametrize("preset", ["default", "links", "paper", "released"])
+@pytest.mark.parametrize("preset", ["default", "links", "paper", "released", "support"])
 def test_presets_run_with_all_four_terms(vanilla, preset):
     data, model = vanilla
     changed = {"epochs": 2} | ({} if preset == "paper" else {"adversary": replace(SMALL, steps=2)})

@@ -89,6 +89,7 @@ class Chain:
             start, first = last, int(ends[last - 1])
 
 
+@torch.no_grad()
 def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain:
     """Return the layers of the model with their values on this graph.
 
@@ -108,7 +109,7 @@ def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain
     x = to_double(x.to_dense() if x.is_sparse else x)
     links, logits = links[:, links[0] != links[1]].to(x.device), to_double(logits)
     act = _activation(calls)
-    chain = None if act is None else _run([Layer.of(call.layer) for call in calls], act, x, links)
+    chain = None if act is None else run_layers([Layer.of(call.layer) for call in calls], act, x, links)
     if chain is None or not torch.allclose(chain.logits, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
         raise NoBoundError(
             f"{type(model).__name__} does more between its attention layers than apply a monotone activation (a norm, "
@@ -123,7 +124,7 @@ def attend(layer: Layer, x: Tensor, source: Tensor, target: Tensor) -> tuple[Ten
     if layer.loops:
         source, target = (torch.cat([ends, torch.arange(nodes, device=x.device)]) for ends in (source, target))
     score = layer.scores(x, source, target)
-    top = segment_max(score, target, nodes)
+    top = segment_max(score, target, nodes).detach()  # a shift of all scores changes nothing
     mass = (score - top[target]).exp()
     total = segment_sum(mass, target, nodes).clamp(min=1e-300)
     weight, value = mass / total[target], layer.values(x) - layer.shift
@@ -152,8 +153,8 @@ def class_logits(model: nn.Module, data: Data, call: Call | None = None) -> Tens
     return binary_logits(Reading(logits, {}))
 
 
-def _run(parts: list[Layer], act: Activation, x: Tensor, links: Tensor) -> Chain:
-    """Compute the layers with this activation."""
+def run_layers(parts: list[Layer], act: Activation, x: Tensor, links: Tensor) -> Chain:
+    """Compute the layers with this activation; links have no self-loops, [2, E]."""
     *early, last = parts
     normal, pre, hidden = x.new_zeros(0), x.new_zeros(0), x
     if early:

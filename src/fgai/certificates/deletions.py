@@ -56,7 +56,7 @@ def certified_under_deletions(chain: Chain, links: int) -> Tensor:
 def _least_margin(chain: Chain, links: int) -> Tensor:
     """Return the least relative margin of each node over all cells; [N]."""
     low, high = _states(chain, links)
-    own_y, edge_y = own_values(chain, low, high), edge_values(chain)
+    own_y, edge_y = own_values(chain, low, high), edge_values(chain, chain.prediction)
     margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=chain.x.device)
     for options in _cells(chain, low, high):
         best = torch.stack([_margin(chain, option, edge_y, own_y, links) for option in options]).amax(0)
@@ -64,10 +64,10 @@ def _least_margin(chain: Chain, links: int) -> Tensor:
     return margin
 
 
-def edge_values(chain: Chain) -> Tensor:
+def edge_values(chain: Chain, prediction: Tensor) -> Tensor:
     """Return y_j of each edge against each class, for the prediction of its target; [E, C]."""
     value = chain.last.values(chain.hidden)[:, 0]
-    return value[chain.source].gather(1, chain.prediction[chain.target][:, None]) - value[chain.source]
+    return value[chain.source].gather(1, prediction[chain.target][:, None]) - value[chain.source]
 
 
 def own_values(chain: Chain, low: Tensor, high: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class StateBounds:
 def certified_under_injection(chain: Chain, injection: Injection) -> Tensor:
     """Return where no injection inside the set changes the class; [N]."""
     first, last = two_layers(chain)
-    _check_features(chain, injection)
+    check_features(chain, injection)
     bounds = StateBounds.of(chain, injection)
     low, high = injected_states(chain, first, bounds, injection)
     p_low, p_high = (end.clamp(*bounds.score) for end in span(last.source[0], low, high))
@@ -158,7 +158,7 @@ def support(form: Tensor, injection: Injection) -> Tensor:
     return low * form.sum(-1) + gain.sum(-1)
 
 
-def _check_features(chain: Chain, injection: Injection) -> None:
+def check_features(chain: Chain, injection: Injection) -> None:
     """Raise `NoBoundError` unless the set contains the features of the graph."""
     (low, high), least, most = injection.box, float(chain.x.min()), float(chain.x.max())
     if not least >= low or not most <= high:
@@ -209,7 +209,7 @@ def _margin(
     p, loop = (chain.hidden @ last.source[0])[source], torch.arange(nodes, device=source.device)
     edge, mine = ends(p, p, target), ends(*own, loop)
     top = torch.maximum(segment_max(edge[1], target, nodes), mine[1])
-    edge_y = edge_values(chain)
+    edge_y = edge_values(chain, chain.prediction)
     term = least_term(edge[0] - top[target], edge[1] - top[target], edge_y)
     own_term = least_term(mine[0] - top, mine[1] - top, own_y)
     total = segment_sum(term, target, nodes) + own_term

@@ -1,4 +1,4 @@
-"""GATConv and GATv2Conv as matrices in float64, for all certificates that compute with them.
+"""GATConv and GATv2Conv as matrices, for all certificates that compute with them.
 
 layer   out_i = sum_j softmax_j(s_ij) (V x_j + v) + b     over the neighbours j of i, with self-loops also i
 GAT     s_ij = leaky(a . x_j + t . x_i),                  v = 0
@@ -57,31 +57,30 @@ class Layer:
     concat: bool
 
     @classmethod
-    def of(cls, layer: Any) -> Layer:
-        """Return the matrices of a PyG layer.
+    def of(cls, layer: Any, *, double: bool = True) -> Layer:
+        """Return the matrices of a PyG layer, with gradients to its parameters; in float64 unless `double` is False.
 
         >>> Layer.of(GATConv(3, 2, heads=4)).value.shape
         torch.Size([4, 2, 3])
         """
         heads, channels = layer.heads, layer.out_channels
-        matrix = lambda linear: to_double(linear.weight.detach()).view(heads, channels, -1)  # noqa: E731
+        cast = to_double if double else identity
+        matrix = lambda linear: cast(linear.weight).view(heads, channels, -1)  # noqa: E731
         common = {"slope": layer.negative_slope, "loops": layer.add_self_loops, "concat": layer.concat}
         value = matrix(layer.lin if isinstance(layer, GATConv) else layer.lin_l)
         zero = torch.zeros_like(value[..., 0])
         width = heads * channels if layer.concat else channels
-        bias = value.new_zeros(width) if layer.bias is None else to_double(layer.bias.detach())
+        bias = value.new_zeros(width) if layer.bias is None else cast(layer.bias)
         if isinstance(layer, GATConv):
             source, target = (
-                torch.einsum("hc,hcf->hf", to_double(part.detach())[0], value)
-                for part in (layer.att_src, layer.att_dst)
+                torch.einsum("hc,hcf->hf", cast(part)[0], value) for part in (layer.att_src, layer.att_dst)
             )
             return cls(value, zero, source, target, zero, None, bias, **common)
         own, other = (
-            zero if linear.bias is None else to_double(linear.bias.detach()).view(heads, channels)
+            zero if linear.bias is None else cast(linear.bias).view(heads, channels)
             for linear in (layer.lin_l, layer.lin_r)
         )
-        att = to_double(layer.att.detach())[0]
-        return cls(value, own, value, matrix(layer.lin_r), other, att, bias, **common)
+        return cls(value, own, value, matrix(layer.lin_r), other, cast(layer.att)[0], bias, **common)
 
     @property
     def shift(self) -> Tensor:

@@ -112,7 +112,10 @@ def fit(
     data: Annotated[str, typer.Option("--data", help="Another graph: a dataset, or a folder of `fgai convert`.")] = "",
     method: Annotated[str, typer.Option(help="A method of `fgai ls methods`.")] = "fgai",
     preset: Annotated[
-        str, typer.Option(help="A preset of the method; fgai has default, graphs, links, paper, released.")
+        str,
+        typer.Option(
+            help="A preset of the method; fgai has default, certified, graphs, links, paper, released and support."
+        ),
     ] = "",
     settings: MethodSettings = None,
     epochs: Epochs = None,

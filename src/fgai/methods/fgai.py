@@ -10,13 +10,17 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import nn
+from torch_geometric.data import Data
 
 from fgai.adversaries import Adversary, AttentionBall, Gain, GraphInjection, NodeInjection, check_adversary, gains
 from fgai.attention import Attention, EdgeLookup, explaining_sites, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
+from fgai.certificates import Injection
 from fgai.errors import SettingError
+from fgai.items import items_of
 from fgai.methods.base import METHODS, Graphs, Method
+from fgai.methods.certified import WorstCase
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
 from fgai.methods.support import support_attention
 from fgai.reading import Reader, Reading, TrainingReader, training_reader
@@ -26,7 +30,7 @@ from fgai.training.loop import Fit, Schedule, Terms, train
 from fgai.training.warm_start import warm_starts_for
 
 ATTACKED = ("prediction", "explanation")  # the terms with an adversary
-TERMS = ("closeness", "similarity", *ATTACKED)
+TERMS = ("closeness", "similarity", *ATTACKED, "certified")
 _LITERAL: Mapping[str, Any] = {  # settings that the paper and its released code share
     "similarity": 1e5,
     "prediction": 0.8,
@@ -51,6 +55,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
     "graphs": {"adversary": GraphInjection(steps=3)},
+    "support": {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0},
+    "certified": {  # the terms under attack would keep the attention sharp, and then next to nothing is certified
+        "certified": 1.0,
+        "similarity": 0.0,
+        "prediction": 0.0,
+        "explanation": 0.0,
+        "weight_decay": 0.0,
+    },
     "without-similarity": {"similarity": 0.0},
     "without-prediction": {"prediction": 0.0},
     "without-explanation": {"explanation": 0.0},
@@ -72,6 +84,8 @@ class FGAI(Method):
         similarity: Weight of S(vanilla's attention, the model's).
         prediction: Weight of D of the predictions under attack.
         explanation: Weight of S of the explanations under attack, and of the margin.
+        certified: Weight of the cross-entropy of the worst logits under `injection` (`methods.certified`), for two
+            layers of GATConv on a whole graph. It makes predictions provable and attention flat, so it is 0 by default.
         divergence: D, one of `kl`, `tvd` and `l1` (of the logits).
         similarity_metric: S of the similarity term, one of `l1`, `kl`, `jsd`, `top-k` and `top-k of the graph`.
         stability: S of the explanation term: one of those, or `margin`, which uses the exact certificate instead.
@@ -84,7 +98,8 @@ class FGAI(Method):
             `support` of each neighbour for the prediction of vanilla (`methods.support`).
         sharpness: Factor of the scores of the target. The order of the neighbours stays the same, and the margins
             between them grow.
-        adversary: The attack of the last two terms.
+        adversary: The attack of the prediction and of the explanation.
+        injection: What is certified against, if `certified` is above 0.
         alternate: The attack maximises the gains of the two terms in turn, one a step, and both terms use its result.
             If False, each term has its own attack in each step, as in the paper.
         aimed: In every other place, that is for `restart_every` rounds, the attack of the prediction raises the
@@ -110,6 +125,7 @@ class FGAI(Method):
     similarity: float = 1.0
     prediction: float = 20.0
     explanation: float = 5.0
+    certified: float = 0.0
     divergence: str = "kl"
     similarity_metric: str = "l1"
     stability: str = "kl"
@@ -120,6 +136,7 @@ class FGAI(Method):
     target: Literal["vanilla", "support"] = "vanilla"
     sharpness: float = 5.0
     adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
+    injection: Injection = Injection(1, (0.0, 1.0))
     alternate: bool = True
     aimed: bool = False
     restart_every: int = 4
@@ -156,7 +173,8 @@ class FGAI(Method):
         Args:
             name: `default`, the best settings measured; `paper`, the formulas of the paper; `released`, those of its
                 released code, with edges matched correctly; `links` and `graphs`, for models that predict links or
-                classify graphs; and for ablations `without-similarity`, `only-prediction` and so on.
+                classify graphs; `support`, attention in proportion to what supports each prediction; `certified`,
+                predictions that can be proved; and for ablations `without-similarity`, `only-prediction` and so on.
             **settings: Settings that replace those of the preset.
 
         >>> FGAI.preset("paper", epochs=10).divergence
@@ -169,6 +187,7 @@ class FGAI(Method):
     ) -> Fit:
         """Re-train a copy of `model`, which is trained already; see `Method.fit`."""
         batches, vanilla = source(data), copy.deepcopy(model)
+        worst_case = self._worst_case(vanilla, data, call)
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}
         adversary: Any = self.adversary
@@ -191,12 +210,25 @@ class FGAI(Method):
                 for name in names:
                     result = attacked[name] if name in attacked else attacked[leading[0]]
                     loss_terms[name] = task.attacked_term(name, clean, result)
+                if worst_case is not None:
+                    loss_terms["certified"] = self.certified * worst_case.loss(read.model, batch.step / self.epochs)
             return loss_terms
 
         with eval_mode(vanilla), training_reader(vanilla, call or call_by_signature) as read_vanilla:
             tasks = _Tasks(self, read_vanilla)
             attacks = [warm_start for group in warm_starts.values() for warm_start in group]
             return train(self, model, batches, terms, call=call, warm_starts=attacks, checkpoint=checkpoint)
+
+    def _worst_case(self, vanilla: nn.Module, data: Graphs, call: Call | None) -> WorstCase | None:
+        """Return the loss of certified training, if it has a weight."""
+        if self.certified == 0:
+            return None
+        if not isinstance(data, Data) or items_of(data).kind != "nodes":
+            raise SettingError(
+                f"certified={self.certified:g} needs one graph whose nodes are classified: a bound of a sampled batch "
+                "is none of the graph; give certified=0"
+            )
+        return WorstCase.of(vanilla, data, self.injection, call)
 
 
 class _Tasks:
