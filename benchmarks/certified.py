@@ -76,7 +76,7 @@ def model_of(cell: Cell, data: Data, models: Path) -> nn.Module:
     if cell.method == DROPPED and not folder.exists():
         start = backbones.build(cell.backbone, data, seed=cell.seed)
         fit = Vanilla(seed=cell.seed).fit(start, data, call=DroppedLinks())
-        saved.save(folder, fit.model, backbone=cell.backbone, method=DROPPED, **backbones.shape_for(data))
+        saved.save(folder, fit.model, backbone=cell.backbone, method={"name": DROPPED}, **backbones.shape_for(data))
     return saved.load(folder).model if cell.method == DROPPED else trained(cell, data, models)[0]
 
 

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, Adversary, check_adversary
 from fgai.attention import Attention
-from fgai.calling import call_errors
+from fgai.calling import call_errors, frozen_params
 from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
 from fgai.computation_graph import LARGE
 from fgai.deletion import Among, DeletionCurves, First, f_slope
@@ -159,7 +159,7 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
     """
     check_adversary(adversary)
     model, seeded = trial.read.model, replace(adversary, seed=seed)
-    with call_errors(model, trial.graph):
+    with call_errors(model, trial.graph), frozen_params(model):
         now = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
     check_logits(now.logits, type(model).__name__, on="the attacked graph")
     check_attention(now.attention, type(model).__name__, on="the attacked graph")

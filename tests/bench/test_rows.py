@@ -1,5 +1,8 @@
 import json
+import subprocess
+import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,3 +79,14 @@ def test_a_row_says_what_it_was_made_with():
     assert row(0).versions == versions()
     assert versions()["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert 10 < peak_mb() < 1e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="ru_maxrss is used there")
+def test_the_peak_memory_of_a_process_is_not_that_of_its_parent():
+    """With `ru_maxrss` it was: two programs that a large one started had the same peak."""
+    program = "from fgai.bench.results import peak_mb; print(peak_mb())"
+    alone = float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
+    large = b"1" * int((alone + 300) * 2**20)
+    started = float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
+    assert started < alone + 100 < peak_mb()
+    assert len(large) > 0

@@ -130,9 +130,13 @@ class NodeInjection:
 
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading with the largest gain; see `Adversary`."""
+        return self.search(read, *self._begin(read, graph, gain)).reading()
+
+    def _begin(self, read: Reader, graph: Data, gain: Gain) -> tuple[InjectionSite, Best]:
+        """Return the injected nodes with their links, and the clean graph as the best so far."""
         with torch.no_grad():
-            clean = read(graph).detach()
-        return self.search(read, self.place(graph, clean), Best(read, graph, gain, clean)).reading()
+            clean = read(graph).detach()  # freed at the end of this function, before gradients need memory
+        return self.place(graph, clean), Best(read, graph, gain, clean)
 
     def search(self, read: Reader, site: InjectionSite, best: Best) -> Best:
         """Maximise the gain of `best` from a random start, and offer it the features of each step."""

@@ -29,6 +29,8 @@ from fgai.certificates.layers import Activation, Layer, recorded_calls
 from fgai.certificates.perturbation_sets import Injection
 from fgai.errors import SettingError
 from fgai.graph import segment_sum
+from fgai.items import items_of
+from fgai.methods.base import Graphs
 
 RAMP = 0.6  # share of the epochs after which the whole set is attacked
 CLIP = 30.0  # largest logit in the loss: a bound can be as large as the weights
@@ -55,12 +57,17 @@ class WorstCase:
     injection: Injection
 
     @classmethod
-    def of(cls, model: nn.Module, data: Data, injection: Injection, call: Call | None = None) -> Self:
+    def of(cls, model: nn.Module, data: Graphs, injection: Injection, call: Call | None = None) -> Self:
         """Return the loss for a trained model.
 
         Raises:
-            SettingError: No bound is known for the model, or for these injections.
+            SettingError: No bound is known for the model, the data or the injections.
         """
+        if not isinstance(data, Data) or items_of(data).kind != "nodes":
+            raise SettingError(
+                "certified training needs one graph whose nodes are classified: a bound of a sampled batch is none of "
+                "the graph; give certified=0"
+            )
         if injection.neighbours:
             raise SettingError(f"{injection}: certified training knows no bound with neighbours; give neighbours=0")
         names = {module: name for name, module in model.named_modules()}

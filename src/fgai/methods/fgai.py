@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import nn
-from torch_geometric.data import Data
 
 from fgai.adversaries import Adversary, AttentionBall, Gain, GraphInjection, NodeInjection, check_adversary, gains
 from fgai.attention import Attention, EdgeLookup, explaining_sites, sharpened
@@ -18,7 +17,6 @@ from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.certificates import Injection
 from fgai.errors import SettingError
-from fgai.items import items_of
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.certified import WorstCase
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
@@ -187,7 +185,7 @@ class FGAI(Method):
     ) -> Fit:
         """Re-train a copy of `model`, which is trained already; see `Method.fit`."""
         batches, vanilla = source(data), copy.deepcopy(model)
-        worst_case = self._worst_case(vanilla, data, call)
+        worst_case = WorstCase.of(vanilla, data, self.injection, call) if self.certified > 0 else None
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}
         adversary: Any = self.adversary
@@ -218,17 +216,6 @@ class FGAI(Method):
             tasks = _Tasks(self, read_vanilla)
             attacks = [warm_start for group in warm_starts.values() for warm_start in group]
             return train(self, model, batches, terms, call=call, warm_starts=attacks, checkpoint=checkpoint)
-
-    def _worst_case(self, vanilla: nn.Module, data: Graphs, call: Call | None) -> WorstCase | None:
-        """Return the loss of certified training, if it has a weight."""
-        if self.certified == 0:
-            return None
-        if not isinstance(data, Data) or items_of(data).kind != "nodes":
-            raise SettingError(
-                f"certified={self.certified:g} needs one graph whose nodes are classified: a bound of a sampled batch "
-                "is none of the graph; give certified=0"
-            )
-        return WorstCase.of(vanilla, data, self.injection, call)
 
 
 class _Tasks:
