@@ -436,3 +436,11 @@ def test_a_layer_on_its_projections_is_the_same():
             ends = (chain.source, chain.target) if one == "scores" else ()
             found, expected = (getattr(c.first, one)(c.x, *ends) for c in (short, chain))
             assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_chain_in_double_precision_has_no_gradients():
+    """A cast to the same type is the parameter itself."""
+    data = graph()
+    data.x = data.x.double()
+    chain = parse_chain(Two(GATConv).double().eval(), data)
+    assert not any(part.requires_grad for part in (chain.logits, chain.last.bias, chain.last.value, chain.last.source))

@@ -57,14 +57,14 @@ class Layer:
     concat: bool
 
     @classmethod
-    def of(cls, layer: Any, *, double: bool = True) -> Layer:
-        """Return the matrices of a PyG layer, with gradients to its parameters; in float64 unless `double` is False.
+    def of(cls, layer: Any, *, differentiable: bool = False) -> Layer:
+        """Return the matrices of a PyG layer in float64, or, if `differentiable`, as they are, with their gradients.
 
         >>> Layer.of(GATConv(3, 2, heads=4)).value.shape
         torch.Size([4, 2, 3])
         """
         heads, channels = layer.heads, layer.out_channels
-        cast = to_double if double else identity
+        cast = identity if differentiable else lambda weight: to_double(weight.detach())
         matrix = lambda linear: cast(linear.weight).view(heads, channels, -1)  # noqa: E731
         common = {"slope": layer.negative_slope, "loops": layer.add_self_loops, "concat": layer.concat}
         value = matrix(layer.lin if isinstance(layer, GATConv) else layer.lin_l)

@@ -92,7 +92,7 @@ class WorstCase:
                 set during the first part of the training, and the loss fades in twice as fast.
         """
         share = min(1.0, progress / RAMP)
-        layers = [Layer.of(model.get_submodule(name), double=False) for name in self.names]
+        layers = [Layer.of(model.get_submodule(name), differentiable=True) for name in self.names]
         chain = run_layers(layers, self.act, self.x, self.links)
         worst = worst_logits(chain, self.injection, self.prediction, share)
         return min(1.0, 2 * share) * cross_entropy(worst.clamp(-CLIP, CLIP), self.prediction)
