@@ -4,6 +4,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -95,6 +96,21 @@ def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
     with write(path):
         pass
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".a.json.notes.half", "a.json"]
+
+
+def test_a_folder_that_another_writer_removes_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    create, made = tempfile.mkdtemp, []
+
+    def removed_once(**options):
+        made.append(create(**options))
+        if len(made) == 1:
+            shutil.rmtree(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", removed_once)
+    with atomic_folder(tmp_path / "out") as half:
+        (half / "a").write_text("a")
+    assert len(made) == 2 and (tmp_path / "out" / "a").read_text() == "a"
 
 
 def limited(size):

@@ -122,7 +122,10 @@ def _create_locked(path: Path, folder: bool) -> tuple[Path, int]:
     while True:
         if folder:
             temporary = Path(tempfile.mkdtemp(**options))
-            handle = os.open(temporary, os.O_RDONLY)
+            try:
+                handle = os.open(temporary, os.O_RDONLY)
+            except FileNotFoundError:  # removed before it was opened
+                continue
         else:
             handle, name = tempfile.mkstemp(**options)
             temporary = Path(name)
