@@ -6,14 +6,13 @@ python benchmarks/explanations.py
 from __future__ import annotations
 
 import argparse
-import resource
 import time
 from collections.abc import Callable
 
 import torch
 
 from fgai import backbones, datasets
-from fgai.bench.results import Cost, write_costs
+from fgai.bench.results import Cost, peak_mb, write_costs
 from fgai.explanations import compare_nodes
 from fgai.reading import open_reader
 
@@ -27,11 +26,6 @@ def seconds(run: Callable[[], object]) -> float:
     return round(time.process_time() - start, 3)
 
 
-def peak() -> float:
-    """Return the peak memory so far, in GB."""
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
-
-
 def costs(edges: int) -> list[Cost]:
     graph = datasets.synthetic(NODES, edges, features=32, classes=8, seed=0)
     model = backbones.build("gat", graph)
@@ -40,7 +34,7 @@ def costs(edges: int) -> list[Cost]:
         reading = read(graph)
         values = {
             "forward pass": seconds(lambda: read.logits(graph)),
-            "peak memory, GB, after the reading": peak(),
+            "peak memory, GB, after the reading": round(peak_mb() / 1024, 2),
         }
         for name in ("tree", "last", "leave-one-out"):
             given = {"read": read, "graph": graph} if name == "leave-one-out" else {}
@@ -51,7 +45,7 @@ def costs(edges: int) -> list[Cost]:
             values[f"{EXPLAINED} nodes by {name}, pairs (node, edge)"] = pairs
             values[f"sum over all nodes by {name}"] = seconds(ready.total)
             values[f"compare {EXPLAINED} nodes by {name}"] = seconds(lambda r=ready: compare_nodes(r, r, nodes))
-            values[f"peak memory, GB, after {name}"] = peak()
+            values[f"peak memory, GB, after {name}"] = round(peak_mb() / 1024, 2)
     values["one node, from the reading"] = seconds(lambda: reading.explain(int(nodes[0])))
     where = f"generated, {edges:,} edges"
     return [Cost(f"explanations: {what}", where, "gat", float(value), COMMAND) for what, value in values.items()]

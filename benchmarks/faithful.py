@@ -53,11 +53,6 @@ def cells() -> list[Cell]:
     return [*graded, SUPPORT]
 
 
-def method_of(cell: Cell) -> str:
-    """The method of a row: with the name of its preset, unless it is the default."""
-    return cell.method if cell.preset == "default" else f"{cell.method}-{cell.preset}"
-
-
 def row(cell: Cell, report: AuditReport) -> Row:
     """A row of the file: the grades, and the numbers that decided them."""
     tested, grades = report.faithfulness, dict(report.grades.items())
@@ -65,7 +60,7 @@ def row(cell: Cell, report: AuditReport) -> Row:
     values: Row = {
         "dataset": cell.dataset,
         "backbone": cell.backbone,
-        "method": method_of(cell),
+        "method": cell.label,
         "seed": cell.seed,
         "explanation": report.explanation,
         "used": grades["used"].holds if grades else None,
@@ -117,7 +112,7 @@ def main(
     asked = [cell for cell in cells() if only in cell.name]
     with progress("faithful", len(asked)) as advance:
         for cell in asked:
-            about = [cell.dataset, cell.backbone, method_of(cell), cell.seed]
+            about = [cell.dataset, cell.backbone, cell.label, cell.seed]
             rows = {one["explanation"]: one for one in rows_in(RESULTS) if [one[name] for name in KEY[:4]] == about}
             if len(rows) < len(EXPLANATIONS) or any(map(is_open, rows.values())):
                 data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))

@@ -11,10 +11,10 @@ from loose import loose
 
 
 class Two(nn.Module):
-    def __init__(self, layer, features=4, classes=3, scale=0.6, **settings):
+    def __init__(self, layer, features=4, classes=3, scale=0.6, channels=3, **settings):
         super().__init__()
-        self.one = layer(features, 3, heads=2, **settings)
-        self.two = layer(6, classes, heads=1, **settings)
+        self.one = layer(features, channels, heads=2, **settings)
+        self.two = layer(2 * channels, classes, heads=1, **settings)
         for parameter in self.parameters():
             parameter.data += scale * torch.randn_like(parameter)
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from fgai.certificates import Injection, certify
@@ -17,13 +16,18 @@ from worlds import small
 BOX = (0.2, 0.6)
 
 
+def chains(count):
+    """Random models on random graphs with features in the box, and their layers."""
+    torch.manual_seed(2)
+    for _ in range(count):
+        model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=BOX[0], high=BOX[1])
+        yield model, data, parse_chain(model, data)
+
+
 @torch.no_grad()
 def test_no_injection_has_logits_above_the_worst_ones_where_these_prove_something():
-    torch.manual_seed(2)
     generator, proved, closest = torch.Generator().manual_seed(0), 0, 9.0
-    for _ in range(6):
-        model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=BOX[0], high=BOX[1])
-        chain = parse_chain(model, data)
+    for model, data, chain in chains(6):
         for nodes in (1, 2):
             allowed = Injection(nodes, BOX)
             worst = worst_logits(chain, allowed, chain.prediction)
@@ -39,11 +43,8 @@ def test_no_injection_has_logits_above_the_worst_ones_where_these_prove_somethin
 
 @torch.no_grad()
 def test_what_the_loss_certifies_is_certified():
-    torch.manual_seed(2)
     counts = torch.zeros(2)
-    for _ in range(12):
-        model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=BOX[0], high=BOX[1])
-        chain = parse_chain(model, data)
+    for model, data, chain in chains(12):
         worst = worst_logits(chain, Injection(1, BOX), chain.prediction)
         mine = worst.scatter(1, chain.prediction[:, None], -9).amax(1) < -1e-3
         proof = certify(model, data, against=Injection(1, BOX)).certified()
@@ -54,11 +55,8 @@ def test_what_the_loss_certifies_is_certified():
 
 @torch.no_grad()
 def test_a_larger_set_proves_less():
-    torch.manual_seed(2)
     proved = torch.zeros(3)
-    for _ in range(12):
-        model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=BOX[0], high=BOX[1])
-        chain = parse_chain(model, data)
+    for _, _, chain in chains(12):
         few, half, all_rows = (worst_logits(chain, Injection(1, BOX), chain.prediction, share) for share in (0, 0.5, 1))
         assert ((all_rows < 0) <= (half < 0)).all() and ((half < 0) <= (few < 0)).all()
         proved += torch.tensor([float((worst < 0).sum()) for worst in (few, half, all_rows)])
@@ -92,22 +90,15 @@ def test_the_loss_fades_in():
     assert values[0] == 0 and min(values[1:]) > 0 and values[3] == values[4]
 
 
-class Plain(nn.Module):
-    """Two layers of one kind."""
-
-    def __init__(self, data, layer):
-        super().__init__()
-        torch.manual_seed(0)
-        self.one, self.two = layer(data.num_features, 8, heads=2), layer(16, 3)
-
-    def forward(self, x, edge_index):
-        return self.two(nn.functional.elu(self.one(x, edge_index)), edge_index)
+def untrained(data, layer):
+    torch.manual_seed(0)
+    return Two(layer, data.num_features, scale=0.0, channels=8)
 
 
 def test_certified_training_certifies_more():
     data = small()
     data.x = data.x / data.x.max()
-    vanilla = Vanilla(epochs=60).fit(Plain(data, GATConv), data).model
+    vanilla = Vanilla(epochs=60).fit(untrained(data, GATConv), data).model
     trained = FGAI.preset("certified").fit(vanilla, data)
     shares = [
         certify(model, data, against=Injection(1, (0.0, 1.0))).certified().double().mean()
@@ -122,10 +113,10 @@ def test_what_has_no_bound_is_refused_before_the_training():
     data.x = data.x / data.x.max()
     method = FGAI.preset("certified", epochs=1)
     with pytest.raises(SettingError, match="GATv2Conv"):
-        method.fit(Plain(data, GATv2Conv), data)
+        method.fit(untrained(data, GATv2Conv), data)
     with pytest.raises(SettingError, match="give a box that contains them"):
-        FGAI.preset("certified", injection=Injection(1, (0.0, 0.1))).fit(Plain(data, GATConv), data)
+        FGAI.preset("certified", injection=Injection(1, (0.0, 0.1))).fit(untrained(data, GATConv), data)
     with pytest.raises(SettingError, match="give neighbours=0"):
-        FGAI.preset("certified", injection=Injection(neighbours=1)).fit(Plain(data, GATConv), data)
+        FGAI.preset("certified", injection=Injection(neighbours=1)).fit(untrained(data, GATConv), data)
     with pytest.raises(SettingError, match="give certified=0"):
-        method.fit(Plain(data, GATConv), Loader(data, fanout=(5, 5), batch=10))
+        method.fit(untrained(data, GATConv), Loader(data, fanout=(5, 5), batch=10))

@@ -148,7 +148,7 @@ class Leaderboard:
         for path in sorted((self.folder / "cells").glob("*.json")):
             for row in read_rows(path):
                 if not row.error:
-                    by_model[row.dataset, row.backbone, _label(row)].append(row)
+                    by_model[row.dataset, row.backbone, _cell(row).label].append(row)
         return by_model
 
 
@@ -194,16 +194,6 @@ def _by_model(rows: Iterable[F]) -> dict[Model, list[F]]:
 
 def _cell(row: Row) -> Cell:
     return Cell(row.dataset, row.backbone, row.method, row.seed, row.preset, row.inductive)
-
-
-def _label(row: Row) -> str:
-    """A method with its preset, as plans write it.
-
-    >>> _label(Row("cora", "gat", "fgai", 0, {}, preset="paper"))
-    'fgai:paper'
-    """
-    name = row.method if row.preset == "default" else f"{row.method}:{row.preset}"
-    return f"{name} (inductive)" if row.inductive else name
 
 
 def _score(row: Row) -> float | None:

@@ -41,6 +41,16 @@ class Cell:
         inductive = ["inductive"] if self.inductive else []
         return "-".join([self.dataset, self.backbone, self.method, *preset, *inductive, str(self.seed)])
 
+    @property
+    def label(self) -> str:
+        """The method with its preset, as plans write it.
+
+        >>> Cell("cora", "gat", "fgai", 0, "paper").label
+        'fgai:paper'
+        """
+        name = self.method if self.preset == "default" else f"{self.method}:{self.preset}"
+        return f"{name} (inductive)" if self.inductive else name
+
 
 @dataclass(frozen=True)
 class Column:

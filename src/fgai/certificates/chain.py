@@ -89,7 +89,6 @@ class Chain:
             start, first = last, int(ends[last - 1])
 
 
-@torch.no_grad()
 def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain:
     """Return the layers of the model with their values on this graph.
 
