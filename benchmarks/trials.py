@@ -18,11 +18,12 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets
-from fgai.adversaries import THREATS, NodeInjection
+from fgai.adversaries import THREATS
 from fgai.bench.plan import Cell
 from fgai.faithfulness import measure_faithfulness
 from fgai.files import jsonable, write_json
 from fgai.methods import FGAI, AdversarialTraining
+from fgai.methods.adversarial import BY_DEGREE
 from fgai.metrics import measure
 from fgai.progress import progress
 from fgai.reading import open_reader
@@ -31,28 +32,27 @@ from figures import trained
 from resumable import rows_in
 
 RESULTS = Path("results/trials.json")
-PLACES = NodeInjection(nodes=20, edges=40, steps=3, step=0.1, links="random-by-degree")
 SUPPORT = FGAI.presets["support"]
 TRIALS: dict[str, Any] = {
     "default": FGAI(),
-    "degree": FGAI(adversary=PLACES),
-    "degree, aimed": FGAI(adversary=PLACES, aimed=True),
-    "degree, aimed, support": FGAI(adversary=PLACES, aimed=True, **SUPPORT),
-    "degree, aimed, support, explanation 1": FGAI(adversary=PLACES, aimed=True, explanation=1.0, **SUPPORT),
+    "degree": FGAI(adversary=BY_DEGREE),
+    "degree, aimed": FGAI(adversary=BY_DEGREE, aimed=True),
+    "degree, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
+    "degree, aimed, support, explanation 1": FGAI.preset("chosen-links"),
     "aimed, support, explanation 1": FGAI(aimed=True, explanation=1.0, **SUPPORT),
-    "degree, aimed, explanation 1": FGAI(adversary=PLACES, aimed=True, explanation=1.0),
-    "degree, aimed, support, explanation 0.2": FGAI(adversary=PLACES, aimed=True, explanation=0.2, **SUPPORT),
+    "degree, aimed, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0),
+    "degree, aimed, support, explanation 0.2": FGAI(adversary=BY_DEGREE, aimed=True, explanation=0.2, **SUPPORT),
     "degree, aimed, support, explanation 1, prediction 50": FGAI(
-        adversary=PLACES, aimed=True, explanation=1.0, prediction=50.0, **SUPPORT
+        adversary=BY_DEGREE, aimed=True, explanation=1.0, prediction=50.0, **SUPPORT
     ),
     "degree, aimed, support 5, explanation 1": FGAI(
-        adversary=PLACES, aimed=True, explanation=1.0, **{**SUPPORT, "similarity": 5.0}
+        adversary=BY_DEGREE, aimed=True, explanation=1.0, **{**SUPPORT, "similarity": 5.0}
     ),
     "degree, aimed, support, explanation 1, 5 steps": FGAI(
-        adversary=replace(PLACES, steps=5), aimed=True, explanation=1.0, **SUPPORT
+        adversary=replace(BY_DEGREE, steps=5), aimed=True, explanation=1.0, **SUPPORT
     ),
     "at": AdversarialTraining(),
-    "at, degree": AdversarialTraining(adversary=PLACES),
+    "at, degree": AdversarialTraining.preset("chosen-links"),
 }
 CELLS = [
     Cell(dataset, backbone, "vanilla", seed)

@@ -77,17 +77,18 @@ def check_sequence(least: int = 1, **values: Any) -> None:
             raise SettingError(f"{name}={value!r}; give a tuple of at least {least} value{'s' * (least != 1)}")
 
 
-def check_schedules(schedules: Any) -> None:
-    """Raise unless the schedules are at least one pair (steps, step size), with at least one step.
+def check_schedules(least: int = 1, **values: Any) -> None:
+    """Raise unless each value has at least `least` pairs (steps, step size), with at least one step each.
 
-    >>> check_schedules(((40, 0.1), (10, 0.4)))
+    >>> check_schedules(schedules=((40, 0.1), (10, 0.4)))
     """
-    check_sequence(schedules=schedules)
-    for pair in schedules:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise SettingError(f"schedules={schedules!r}; give pairs (steps, step size)")
-        check_whole(1, steps=pair[0])
-        check_positive(step=pair[1])
+    check_sequence(least, **values)
+    for name, pairs in values.items():
+        for pair in pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise SettingError(f"{name}={pairs!r}; give pairs (steps, step size)")
+            check_whole(1, steps=pair[0])
+            check_positive(step=pair[1])
 
 
 def check_box(box: Any) -> None:

@@ -26,15 +26,18 @@ from fgai.adversaries import (
     SingleTarget,
     WorstOf,
 )
+from fgai.adversaries.adam import Adam
 from fgai.adversaries.block_coordinate import WeightedEdges
-from fgai.adversaries.features import SimilarRows, onto_binary, onto_box_and_ball, onto_capped_simplex
+from fgai.adversaries.features import SimilarRows
 from fgai.adversaries.links import LinkBudget
+from fgai.adversaries.projections import onto_binary, onto_box_and_ball, onto_capped_simplex, onto_sum
 from fgai.adversaries.single import unions
 from fgai.backbones import BACKBONES
 from fgai.calling import RecomputedEncodings
 from fgai.errors import SettingError, UnknownNameError
 from fgai.graph import require
 from fgai.methods import GNNGuard
+from fgai.methods.layernorm import Normalised
 from fgai.reading import Reader, Reading, open_reader
 from worlds import MODELS, answers, asked, community, links, model_of, shuffled, small, trained
 
@@ -178,6 +181,78 @@ def test_box_and_ball_are_projected_onto_as_by_a_solver(norm, seed):
         assert torch.allclose(ours, nearest(row.numpy(), low.tolist(), high.tolist(), gaps[norm], "ineq"), atol=1e-3)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_a_box_with_the_sum_1_are_projected_onto_as_by_a_solver(seed):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(2, 6, generator=draw, dtype=torch.double) * 2
+    low, high = -torch.rand(6, generator=draw, dtype=torch.double), torch.rand(6, generator=draw, dtype=torch.double)
+    for row, ours in zip(x, onto_sum(x, low, high, 1.0), strict=True):
+        found = nearest(row.numpy(), low.tolist(), high.tolist(), lambda p, q: (p - q).sum() - 1, "eq")
+        assert torch.allclose(ours, found, atol=1e-3)
+
+
+def test_a_model_that_divides_rows_by_their_sums_does_not_change_rows_with_the_sum_1():
+    graph = small()
+    model = Normalised(model_of("gat", graph), "rows").eval()
+    read, clean = answers(model, graph)
+    x = NodeInjection(3, 4, steps=5, step=0.4, features="unit-sum")(read, graph, GAINS["kl"](clean)).perturbation.x
+    assert x is not None and float(x.abs().max()) <= 1
+    assert float(x.abs().sum(1).min()) > 1.5  # larger than any row of positive features with this sum
+    torch.testing.assert_close(model.normal(x), x, rtol=0, atol=1e-5)
+
+
+def test_a_step_among_rows_with_the_sum_1_ignores_what_changes_the_sum_alone():
+    rows = FEATURES["unit-sum"](small(), (-1.0, 1.0))
+    draw = torch.Generator().manual_seed(0)
+    x, slope = rows.clamp(torch.randn(3, 6, generator=draw)), torch.randn(3, 6, generator=draw)
+    moved = rows.ascend(x, slope, 0.1)
+    assert torch.equal(rows.ascend(x, slope + 5, 0.1), moved) and not torch.equal(moved, x)
+
+
+@pytest.mark.parametrize(("kind", "box", "added"), [("rows", (-1, 1), 3), ("rows", (-1, 0), 0), (None, (-1, 1), 0)])
+def test_a_model_that_normalises_rows_also_meets_rows_with_the_sum_1(kind, box, added, monkeypatch):
+    tried, place = [], NodeInjection.place
+    monkeypatch.setattr(NodeInjection, "place", lambda self, *args: tried.append(self.features) or place(self, *args))
+    graph = small()
+    graph.x = graph.x.abs()
+    model = model_of("gat", graph)
+    read, clean = answers(Normalised(model, kind).eval() if kind else model, graph)
+    attack = ChosenInjection(3, (4,), surrogates=("kl",), schedules=((2, 0.4),), adam=(), box=box, keep=1)
+    attack(read, graph, GAINS["kl"](clean))
+    assert tried.count("box") == 3 and tried.count("unit-sum") in (added, int(box == (-1, 0) and bool(kind)))
+
+
+def test_a_box_without_a_row_of_the_sum_1_is_refused():
+    with pytest.raises(SettingError, match="sum 1"):
+        FEATURES["unit-sum"](small(), (-1.0, 0.0))
+
+
+def test_adam_steps_as_torch_does_and_stays_in_the_box():
+    draw = torch.Generator().manual_seed(0)
+    slopes = torch.randn(8, 2, 3, generator=draw)
+    theirs = torch.zeros(2, 3, requires_grad=True)
+    optimiser, adam, ours = torch.optim.Adam([theirs], lr=0.05, eps=0.0, maximize=True), Adam(), torch.zeros(2, 3)
+    for slope in slopes:
+        theirs.grad = slope.clone()
+        optimiser.step()
+        ours = ours + 0.05 * adam(slope)
+    torch.testing.assert_close(ours, theirs.detach())
+    box = FEATURES["box"](Data(x=torch.zeros(1, 3)), (-1.0, 1.0))
+    assert float(box.move(ours, torch.full((2, 3), 9.0), 1.0).max()) == 1.0
+
+
+def test_runs_with_adam_are_added_to_the_others():
+    graph = small()
+    read, clean = answers(model_of("gat", graph), graph)
+    attack = ChosenInjection(2, (4,), ("degree",), ("kl",), ((2, 0.5),), keep=1)
+    both = [replace(attack, adam=adam)(read, graph, GAINS["kl"](clean)) for adam in ((), ((20, 0.1),))]
+    few, more = (float(GAINS["kl"](clean)(result.detach())) for result in both)
+    assert more > few
+    for wrong, message in ((((3,),), "adam.*pairs"), (3, "adam=3; give a tuple")):
+        with pytest.raises(SettingError, match=message):
+            replace(attack, adam=wrong)
+
+
 def test_realistic_rows_look_like_the_data():
     graph = small()
     graph.x = (graph.x > 0.3).float()
@@ -261,7 +336,7 @@ def test_aiming_at_a_class_leads_there():
 
 def test_an_explanation_attack_that_keeps_answers_keeps_them_all_and_still_moves_attention():
     graph, read, clean = world()
-    attack = ChosenInjection(2, (1, 3), surrogates=(), schedules=((10, 0.05),), probe=2, keep=3)
+    attack = ChosenInjection(2, (1, 3), surrogates=(), schedules=((20, 0.05),), adam=(), keep=3)
     kept = attack(read, graph, GAINS["attention-divergence-kept"](clean))
     free = attack(read, graph, GAINS["attention-divergence"](clean))
     assert torch.equal(kept.logits[:150].argmax(1), clean.logits.argmax(1))
@@ -277,7 +352,7 @@ def test_a_lost_answer_never_counts():
 
 # Ensembles
 
-CHOSEN = ChosenInjection(3, (6,), surrogates=("margin", "class:*"), schedules=((3, 0.3), (1, 1.0)), keep=100)
+CHOSEN = ChosenInjection(3, (6,), surrogates=("margin", "class:*"), schedules=((3, 0.3), (1, 1.0)), adam=(), keep=100)
 
 
 @pytest.mark.parametrize("judge", ["flips", "kl"])
@@ -296,11 +371,12 @@ def test_a_probe_leaves_as_many_as_are_kept(keep, monkeypatch):
     monkeypatch.setattr(
         NodeInjection, "climb", lambda self, *args: lengths.append((self.steps, self.step)) or climb(self, *args)
     )
-    attack = ChosenInjection(2, (4,), surrogates=("margin", "class:*"), schedules=((7, 0.1), (5, 0.4)), keep=keep)
+    attack = ChosenInjection(2, (4,), surrogates=("margin", "class:*"), schedules=((21, 0.1), (5, 0.4)), keep=keep)
     graph, read, clean = world()
-    attack(read, graph, GAINS["flips"](clean))
-    assert lengths.count((7, 0.1)) == lengths.count((5, 0.4)) == keep
-    assert lengths.count((3, 0.4)) == 15 + 5 + (2 if keep == 1 else 0)  # 3 link choices x (judge, margin, 3 classes)
+    replace(attack, adam=((12, 0.2),))(read, graph, GAINS["flips"](clean))
+    assert lengths.count((21, 0.1)) == lengths.count((5, 0.4)) == lengths.count((12, 0.2)) == keep
+    selection = 15 + 5 + (2 if keep == 1 else 0)  # 3 link choices x (judge, margin, 3 classes)
+    assert lengths.count((3, 0.4)) == lengths.count((2, 0.2)) == selection
 
 
 def test_choosing_links_and_classes_is_stronger_than_not():

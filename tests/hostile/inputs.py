@@ -49,7 +49,6 @@ WORK = (
     "seeds",
     "flips",
     "block",
-    "probe",
     "keep",
 )  # asked for, done
 
@@ -269,7 +268,6 @@ SMALL = {
     "limit": 50,
     "flips": 2,
     "block": 20,
-    "probe": 1,
     "keep": 1,
 }
 
@@ -283,8 +281,7 @@ def hostile_settings(rng, kind, wrong=1):
     given: dict[str, Any] = {name: value for name, value in SMALL.items() if name in fields}
     if "edges" in fields:
         given["edges"] = (1,) if "tuple" in str(fields["edges"].type) else 1
-    if "schedules" in fields:
-        given["schedules"] = ((1, 0.1),)
+    given |= {name: ((1, 0.1),) for name in ("schedules", "adam") if name in fields}
     if "adversary" in fields:
         given["adversary"] = NodeInjection(1, 1, steps=1)
     if "members" in fields:

@@ -57,8 +57,8 @@ INSTANCES = {
         AttackEnsemble(2, (3,), ("kl",), ((1, 0.5), (2, 0.2)), box=None),
     ),
     "chosen-injection": (
-        ChosenInjection(2, (4,), surrogates=("margin", "class:*"), schedules=((2, 0.3),), probe=1, keep=2),
-        ChosenInjection(2, (2, 4), ("degree",), ("margin",), ((2, 0.3),), restarts=2, features="l2", box=None),
+        ChosenInjection(2, (4,), surrogates=("margin", "class:*"), schedules=((2, 0.3),), adam=((2, 0.1),), keep=2),
+        ChosenInjection(2, (2, 4), ("degree",), ("margin",), ((2, 0.3),), (), restarts=2, features="l2", box=None),
     ),
     "worst-of": (WorstOf((EdgeRewiring(4, 3, rounds=2, pool=60), PRBCD(7, epochs=2, block=60)), ("margin",)),),
     "prbcd": (PRBCD(4, epochs=3, block=60),),

@@ -1,7 +1,8 @@
-"""Injections that choose their links and objectives: many start, a short probe selects those that continue."""
+"""Injections that choose their links and objectives: many start, and a selection decides which of them continue."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,17 +13,21 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.adversaries.adam import Adam
 from fgai.adversaries.base import ADVERSARIES, Adversary, Best, Gain
 from fgai.adversaries.gains import CLASS_PREFIX, GAINS, binary_logits, check_surrogates
 from fgai.adversaries.injection import InjectionSite, NodeInjection
 from fgai.adversaries.perturbation import AttackResult
 from fgai.adversaries.rewiring import EdgeRewiring
 from fgai.errors import NotDifferentiableError, SettingError
+from fgai.graph import require
 from fgai.reading import Reader, Reading
 from fgai.settings import SEEDS, check_schedules, check_seed, check_sequence, check_whole
 
 ALL_CLASSES = f"{CLASS_PREFIX}*"
-Sites = dict[tuple[str, int, int], InjectionSite]
+ROUND = 0.1  # steps of a round of the selection, as a share of the longest schedule
+LARGE = (64.0, 128.0)  # factors of the features: a model that normalises rows gives the same answers at both
+Schedules = tuple[tuple[int, float], ...]
 
 
 @ADVERSARIES.register("chosen-injection")
@@ -31,18 +36,24 @@ class ChosenInjection:
     """The worst of many node injections that choose their links and objectives, compared by the gain of the call.
 
     Members differ in the choice of their links, in their number, and in the objective: the gain of the call, if it has
-    a gradient, and the surrogates. All members take `probe` steps of the largest size. The best third by the gain of
-    the call continues, until `keep` are left. These run each schedule from a new start, once per restart. All points
-    are compared, so the result is at least as strong as each member that runs its schedules.
+    a gradient, and the surrogates. A selection takes rounds: all members take a tenth of the steps of the longest
+    schedule, with its largest step size, and the best third by the gain of the call continues, until `keep` are left.
+    These run each schedule from a new start, once per restart. Steps along the sign of the slope and steps of Adam have
+    a selection each. All points are compared, so the result is at least as strong as each member that runs its
+    schedules.
+
+    A model that normalises rows, such as `LayerNorm(kind="rows")`, misleads gradients: a step changes the sum of a row,
+    and so all of its entries. If a model does not change when its features grow, members of the feature set `unit-sum`
+    are added to those of the `box`.
 
     Args:
         nodes: Injected nodes of each member.
         edges: Numbers of links per injected node to try.
         links: Choices of links to try, names in `LINKS`.
         surrogates: Names of further gains to maximise; `class:*` stands for one gain per class of the model.
-        schedules: Pairs (steps, step size) of the members that are left.
-        probe: Steps of a round of the selection.
-        keep: Members that are left after the selection.
+        schedules: Pairs (steps, step size) of the members that are left; steps follow the sign of the slope.
+        adam: Pairs (steps, step size) of runs whose steps follow Adam; none leaves Adam out.
+        keep: Members that are left after a selection.
         restarts: Runs of each schedule, with different seeds.
         box: Range of the injected features; None takes the range of each feature from the data.
         features: Set of the injected features, a name in `FEATURES`.
@@ -52,7 +63,7 @@ class ChosenInjection:
     >>> from fgai.adversaries import gains
     >>> data = datasets.load("synthetic")
     >>> read = Reader(backbones.build("gat", data).eval())
-    >>> attack = ChosenInjection(2, (4,), ("degree",), ("kl", "class:*"), ((2, 0.5),), probe=1, keep=1)
+    >>> attack = ChosenInjection(2, (4,), ("degree",), ("kl", "class:*"), ((2, 0.5),), (), keep=1)
     >>> attack(read, data, gains.flips(read(data).detach())).graph.num_nodes - data.num_nodes
     2
     """
@@ -61,8 +72,8 @@ class ChosenInjection:
     edges: tuple[int, ...] = (40,)
     links: tuple[str, ...] = ("random", "degree", "coverage")
     surrogates: tuple[str, ...] = ("cross-entropy", "margin", "kl", ALL_CLASSES)
-    schedules: tuple[tuple[int, float], ...] = ((40, 0.1), (10, 0.4))
-    probe: int = 3
+    schedules: Schedules = ((40, 0.1), (10, 0.4))
+    adam: Schedules = ((100, 0.05),)
     keep: int = 4
     restarts: int = 1
     box: tuple[float, float] | None = (-1.0, 1.0)
@@ -71,9 +82,10 @@ class ChosenInjection:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        check_whole(1, probe=self.probe, keep=self.keep, restarts=self.restarts)
+        check_whole(1, keep=self.keep, restarts=self.restarts)
         check_sequence(edges=self.edges, links=self.links)
-        check_schedules(self.schedules)
+        check_schedules(schedules=self.schedules)
+        check_schedules(0, adam=self.adam)
         check_surrogates(self.surrogates, ALL_CLASSES)
         list(self.members())  # each member checks its own settings
 
@@ -81,23 +93,29 @@ class ChosenInjection:
         """Return the reading with the largest gain among all members; see `Adversary`."""
         with torch.no_grad():
             clean = read(graph).detach()
-        best, sites = Best(read, graph, gain, clean), {}
-        ascents = [
-            _Ascent(member, self._site(member, graph, clean, sites), objective, best)
-            for member, objective in product(self.members(), [gain, *self._objectives(clean)])
-        ]
-        for ascent in self._select(read, ascents):
-            for restart, (steps, step) in product(range(self.restarts), self.schedules):
-                member = replace(ascent.member, seed=(self.seed + 1_000 * restart) % SEEDS)
-                site = self._site(member, graph, clean, sites)
-                _Ascent(member, site, ascent.objective, best).run(read, steps, step)
+        best, sites = Best(read, graph, gain, clean), _Sites(graph, clean)
+        starts = list(product(self._placed(read, sites), [gain, *self._objectives(clean)]))
+        for adam, schedules in ((False, self.schedules), (True, self.adam)):
+            if not schedules:
+                continue
+            ascents = [_Ascent(member, sites.of(member), objective, best, adam) for member, objective in starts]
+            for ascent in self._select(read, ascents, schedules):
+                for restart, (steps, step) in product(range(self.restarts), schedules):
+                    member = replace(ascent.member, seed=(self.seed + 1_000 * restart) % SEEDS)
+                    _Ascent(member, sites.of(member), ascent.objective, best, adam).run(read, steps, step)
         return best.reading()
 
-    def members(self) -> Iterator[NodeInjection]:
-        """Iterate over the injections; each starts once per objective."""
+    def members(self, features: str | None = None) -> Iterator[NodeInjection]:
+        """Iterate over the injections, of the feature set of the attack or another; each starts once per objective."""
         for links, edges in product(self.links, self.edges):
             yield NodeInjection(
-                self.nodes, edges, box=self.box, seed=self.seed, links=links, features=self.features, steps=0
+                self.nodes,
+                edges,
+                box=self.box,
+                seed=self.seed,
+                links=links,
+                features=features or self.features,
+                steps=0,
             )
 
     def _objectives(self, clean: Reading) -> list[Gain]:
@@ -106,37 +124,70 @@ class ChosenInjection:
         names = [classes if name == ALL_CLASSES else [name] for name in self.surrogates]
         return [GAINS[name](clean) for name in chain.from_iterable(names)]
 
-    def _select(self, read: Reader, ascents: list[_Ascent]) -> list[_Ascent]:
+    def _placed(self, read: Reader, sites: _Sites) -> list[NodeInjection]:
+        """Return the members, with those of `unit-sum` if the model normalises rows, after their sites are made."""
+        members = list(self.members())
+        for member in members:
+            sites.of(member)
+        if self.features == "box" and _ignores_scale(read, sites.graph):
+            with suppress(SettingError):  # no row of the box has the sum 1
+                for member in self.members("unit-sum"):
+                    sites.of(member)
+                    members.append(member)
+        return members
+
+    def _select(self, read: Reader, ascents: list[_Ascent], schedules: Schedules) -> list[_Ascent]:
         """Return the ascents that continue, in their order, so that members of one site follow each other."""
-        step = max(step for _, step in self.schedules)
+        steps = math.ceil(ROUND * max(steps for steps, _ in schedules))
+        step = max(step for _, step in schedules)
         while len(ascents) > self.keep:
             for ascent in ascents:
-                ascent.run(read, self.probe, step)
+                ascent.run(read, steps, step)
             left = max(self.keep, math.ceil(len(ascents) / 3))
             ranked = sorted(range(len(ascents)), key=lambda at: -ascents[at].value)[:left]
             ascents = [ascents[at] for at in sorted(ranked)]
         return ascents
 
-    def _site(self, member: NodeInjection, graph: Data, clean: Reading, sites: Sites) -> InjectionSite:
-        """Return the injection site of a member; members with the same links share one."""
-        key = member.links, member.edges, member.seed
-        if key not in sites:
-            sites[key] = member.place(graph, clean)
-        return sites[key]
+
+def _ignores_scale(read: Reader, graph: Data) -> bool:
+    """Return whether the answers are the same for features that are much larger, as if rows were normalised."""
+    logits = []
+    for factor in LARGE:
+        scaled = copy.copy(graph)
+        scaled.x = require(graph, "x") * factor
+        with torch.no_grad():
+            logits.append(read(scaled).logits)
+    return torch.allclose(*logits, rtol=1e-3, atol=1e-5)
+
+
+class _Sites:
+    """The injection sites of the members; members with the same links and features share one."""
+
+    def __init__(self, graph: Data, clean: Reading) -> None:
+        self.graph, self._clean = graph, clean
+        self._made: dict[tuple[str, int, str, int], InjectionSite] = {}
+
+    def of(self, member: NodeInjection) -> InjectionSite:
+        """Return the site of a member."""
+        key = member.links, member.edges, member.features, member.seed
+        if key not in self._made:
+            self._made[key] = member.place(self.graph, self._clean)
+        return self._made[key]
 
 
 class _Ascent:
     """The state of one member: its features, and the largest gain of the call that it reached."""
 
-    def __init__(self, member: NodeInjection, site: InjectionSite, objective: Gain, best: Best) -> None:
+    def __init__(self, member: NodeInjection, site: InjectionSite, objective: Gain, best: Best, adam: bool) -> None:
         self.member, self.site, self.objective, self._best = member, site, objective, best
+        self.adam = Adam() if adam else None
         self.x, self.value, self._gain = member.start(site), -math.inf, torch.tensor(0.0)
 
     def run(self, read: Reader, steps: int, step: float) -> None:
         """Take further steps; offer the features of each step to `best`."""
         member = replace(self.member, steps=steps, step=step)
         try:
-            self.x = member.climb(read, self.site, self.x, self._evaluate, lambda x, _: self._offer(x))
+            self.x = member.climb(read, self.site, self.x, self._evaluate, lambda x, _: self._offer(x), self.adam)
         except NotDifferentiableError:
             self.value = -math.inf  # the gain of the call may have no gradient
             return

@@ -58,7 +58,7 @@ class AttackEnsemble:
         check_seed(self.seed)
         check_whole(1, restarts=self.restarts)
         check_sequence(edges=self.edges)
-        check_schedules(self.schedules)
+        check_schedules(schedules=self.schedules)
         check_surrogates(self.surrogates)
         list(self.members())  # each member checks its own settings
 

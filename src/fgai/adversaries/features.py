@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch_geometric.data import Data
 
+from fgai.adversaries.projections import bisect, onto_binary, onto_box_and_ball, onto_capped_simplex, onto_sum
 from fgai.errors import SettingError
 from fgai.graph import require, segment_sum
 from fgai.registry import Registry
 
 Ends = tuple[float, float] | None
-BISECTIONS = 60  # more than the bits of a float64
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,15 @@ class FeatureBox:
 
     def ascend(self, x: Tensor, slope: Tensor, step: float) -> Tensor:
         """Return the state after one step of ascent: clamp(x + step * half-width * sign(slope))."""
-        return self.clamp(x + step * self.half * slope.sign())
+        return self.move(x, self.tangent(slope).sign(), step)
+
+    def move(self, x: Tensor, direction: Tensor, step: float) -> Tensor:
+        """Return the nearest state to x + step * half-width * direction."""
+        return self.clamp(x + step * self.half * direction)
+
+    def tangent(self, slope: Tensor) -> Tensor:
+        """Return the part of a slope that moves inside the set, for a box all of it."""
+        return slope
 
     def linked(self, graph: Data, pairs: Tensor) -> FeatureBox:
         """Return the set for these links, injected nodes above the nodes that they are linked to, [2, L]."""
@@ -62,6 +70,19 @@ class NormBox(FeatureBox):
     def clamp(self, x: Tensor) -> Tensor:
         """Return the nearest point inside."""
         return onto_box_and_ball(x, self.low, self.high, self.radius, self.norm)
+
+
+@dataclass(frozen=True)
+class UnitSumBox(FeatureBox):
+    """The rows of a box with the sum 1. A model that divides each row by its sum leaves them unchanged."""
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """Return the nearest point of {low <= x <= high, sum x = 1}."""
+        return onto_sum(x, self.low, self.high, 1.0)
+
+    def tangent(self, slope: Tensor) -> Tensor:
+        """Return the slope inside the plane of equal sums: without its mean."""
+        return slope - slope.mean(1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -139,7 +160,7 @@ class SimilarRows(FeatureBox):
             return torch.zeros_like(size).index_add_(0, row, short.unsqueeze(1).to(size)) > 0
 
         zero, one = torch.zeros_like(norms[0]), torch.ones_like(norms[0])
-        rest = torch.where(too_far(one), _bisect(lambda rest: too_far(1 - rest), zero, one), zero)
+        rest = torch.where(too_far(one), bisect(lambda rest: too_far(1 - rest), zero, one), zero)
         return self.inside + (1 - rest) * way
 
 
@@ -206,6 +227,19 @@ def realistic(graph: Data, ends: Ends = None) -> FeatureBox:
     return binary(graph) if _is_binary(require(graph, "x")) else l2(graph)
 
 
+@FEATURES.register("unit-sum")
+def unit_sum(graph: Data, ends: Ends) -> UnitSumBox:
+    """Rows of a box with the sum 1, for an attack on a model that divides each row by its sum.
+
+    >>> unit_sum(Data(x=torch.zeros(1, 3)), (-1.0, 1.0)).clamp(torch.tensor([[1.0, 1.0, 0.5]]))
+    tensor([[0.5000, 0.5000, 0.0000]])
+    """
+    inside = box(graph, ends)
+    if not inside.low.sum() <= 1 <= inside.high.sum():
+        raise SettingError("no row of this box has the sum 1; use the feature set box")
+    return UnitSumBox(inside.low, inside.high)
+
+
 SIMILARITY = 0.1  # the threshold of GNNGuard
 
 
@@ -220,61 +254,6 @@ def similar(graph: Data, ends: Ends) -> SimilarBox:
     """
     inside = box(graph, ends)
     return SimilarBox(inside.low, inside.high, least=SIMILARITY + 1e-4)  # more than rounding can change
-
-
-def onto_binary(x: Tensor, ones: int) -> Tensor:
-    """Return the nearest rows of `ones` ones: the largest entries, of equal ones the first; [M, F] -> [M, F].
-
-    >>> onto_binary(torch.tensor([[0.2, 0.9, 0.4]]), 2)
-    tensor([[0., 1., 1.]])
-    """
-    at = x.sort(dim=1, descending=True, stable=True).indices[:, :ones]
-    return torch.zeros_like(x).scatter_(1, at, 1.0)
-
-
-def onto_capped_simplex(x: Tensor, total: float) -> Tensor:
-    """Return the nearest rows with 0 <= x <= 1 and sum x = total: clamp(x - t, 0, 1), with one t per row.
-
-    >>> onto_capped_simplex(torch.tensor([[3.0, 0.5, 0.5]]), 2.0)
-    tensor([[1.0000, 0.5000, 0.5000]])
-    """
-    if total == 1:  # the cap does not matter
-        ranked, places = x.sort(dim=1, descending=True).values, torch.arange(1, x.size(1) + 1, device=x.device)
-        shifts = (ranked.cumsum(1) - 1) / places
-        return (x - shifts.gather(1, (ranked > shifts).sum(1, keepdim=True) - 1)).clamp(0, 1)
-    below, above = x.amin(1, keepdim=True) - 1, x.amax(1, keepdim=True)
-    shift = _bisect(lambda t: (x - t).clamp(0, 1).sum(1, keepdim=True) > total, below, above)
-    return (x - shift).clamp(0, 1)
-
-
-def onto_box_and_ball(x: Tensor, low: Tensor, high: Tensor, radius: float, norm: Literal["l1", "l2"]) -> Tensor:
-    """Return the nearest rows with low <= x <= high and |x| <= radius. The box must intersect the ball.
-
-    With a multiplier t of the norm the entries are independent: clamp(sign(x) (|x| - t)+) for l1, clamp(x / (1 + t))
-    for l2. The norm decreases in t, so bisection finds t.
-
-    >>> onto_box_and_ball(torch.tensor([[3.0, 4.0]]), torch.zeros(2), torch.tensor([9.0, 9.0]), 1.0, "l2")
-    tensor([[0.6000, 0.8000]])
-    """
-
-    def shrink(t: Tensor) -> Tensor:
-        point = x.sign() * (x.abs() - t).clamp(min=0) if norm == "l1" else x * (1 - t)
-        return torch.minimum(torch.maximum(point, low), high)
-
-    order = 1 if norm == "l1" else 2
-    most = x.abs().amax(1, keepdim=True) if norm == "l1" else torch.ones_like(x[:, :1])  # 1 - t is 1 / (1 + multiplier)
-    outside = shrink(torch.zeros_like(most)).norm(order, 1, keepdim=True) > radius
-    amount = _bisect(lambda t: shrink(t).norm(order, 1, keepdim=True) > radius, torch.zeros_like(most), most)
-    return torch.where(outside, shrink(amount), shrink(torch.zeros_like(most)))
-
-
-def _bisect(too_large: Callable[[Tensor], Tensor], below: Tensor, above: Tensor) -> Tensor:
-    """Return the least t per row that is not `too_large`, to the precision of the dtype, approached from above."""
-    for _ in range(BISECTIONS):
-        middle = (below + above) / 2
-        large = too_large(middle)
-        below, above = torch.where(large, middle, below), torch.where(large, above, middle)
-    return above
 
 
 def _norm_box(x: Tensor, norm: Literal["l1", "l2"]) -> NormBox:

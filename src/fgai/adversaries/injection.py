@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch_geometric.data import Data, HeteroData
 
+from fgai.adversaries.adam import Adam
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
 from fgai.adversaries.features import FEATURES, FeatureBox
 from fgai.adversaries.links import LINKS, PER_GRAPH, LinkBudget, links_per_graph
@@ -97,8 +98,9 @@ class NodeInjection:
         seed: Seed of the links and of the random start.
         links: How the links are chosen among the targets, a name in `LINKS`: `random`, `random-by-degree`, `degree`,
             `coverage` or `safe`.
-        features: Set of the injected features, a name in `FEATURES`: `box`, or rows that resemble the data
-            (`realistic`, `binary`, `l1`, `l2`), which ignore `box`, or the nodes that they are linked to (`similar`).
+        features: Set of the injected features, a name in `FEATURES`: `box`, its rows with the sum 1 (`unit-sum`), or
+            rows that resemble the data (`realistic`, `binary`, `l1`, `l2`), which ignore `box`, or the nodes that they
+            are linked to (`similar`).
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -162,9 +164,18 @@ class NodeInjection:
         return box.clamp((box.low + box.high) / 2 + 0.1 * box.half * noise)
 
     def climb(
-        self, read: Reader, site: InjectionSite, x: Tensor, gain: Gain, on_step: OnStep = lambda x, value: None
+        self,
+        read: Reader,
+        site: InjectionSite,
+        x: Tensor,
+        gain: Gain,
+        on_step: OnStep = lambda x, value: None,
+        adam: Adam | None = None,
     ) -> Tensor:
-        """Return the features after `steps` steps of gradient ascent; `on_step` receives each point and its gain."""
+        """Return the features after `steps` steps of gradient ascent; `on_step` receives each point and its gain.
+
+        Steps follow the sign of the slope, or the direction of `adam`.
+        """
         with frozen_params(read.model):
             for _ in range(self.steps):
                 x.requires_grad_()
@@ -172,7 +183,10 @@ class NodeInjection:
                 (slope,) = gradients(value, [x])
                 x = x.detach()
                 on_step(x, value)
-                x = site.box.ascend(x, slope, self.step)
+                if adam is None:
+                    x = site.box.ascend(x, slope, self.step)
+                else:
+                    x = site.box.move(x, adam(site.box.tangent(slope)), self.step)
         return x
 
     def _pairs(self, graph: Data, clean: Reading | None, new: NewNodes | None) -> Tensor:

@@ -147,6 +147,16 @@ class Plan:
         return [Cell(dataset, backbone, name, seed, preset or "default", self.inductive) for seed in seeds]
 
 
+def attack_parts(attack: str) -> tuple[str, str]:
+    """The threat model and the explanation that an attack names; the second is empty if it names none.
+
+    >>> attack_parts("explanation:tree"), attack_parts("strongest")
+    (('explanation', 'tree'), ('strongest', ''))
+    """
+    threat, _, explanation = attack.partition(":")
+    return threat, explanation
+
+
 def is_name(name: str) -> bool:
     """Whether a text can be part of a file name: no folder, not hidden, not too long.
 

@@ -21,13 +21,14 @@ from fgai.auditing.audit import CERTIFIED
 from fgai.bench.cells import row_per_attack
 from fgai.bench.engines import ENGINES, default_workers
 from fgai.bench.perturbations import Worst
-from fgai.bench.plan import Cell, Plan
+from fgai.bench.plan import Cell, Plan, attack_parts
 from fgai.bench.results import CellStore, Row
 from fgai.bench.tracking import Track
 from fgai.certificates import certified_radius, certified_share
 from fgai.datasets.split import without_test_nodes
 from fgai.devices import placed
 from fgai.errors import SettingError
+from fgai.explanations import EXPLANATIONS
 from fgai.files import jsonable
 from fgai.methods import METHODS
 from fgai.methods.layernorm import Normalised
@@ -108,7 +109,8 @@ def _check(plan: Plan, settings: Settings) -> None:
     metrics = (*METRICS, "seconds", "peak_mb", *CERTIFIED_NAMES)
     for kind, names, known in (
         ("metric", {column.metric for column in plan.columns}, metrics),
-        ("attack", {*plan.attacks}, ("none", *THREATS)),
+        ("attack", {threat for threat, _ in map(attack_parts, plan.attacks)}, ("none", *THREATS)),
+        ("explanation", {named for _, named in map(attack_parts, plan.attacks) if named}, EXPLANATIONS),
     ):
         if unknown := sorted(names - {*known}):
             raise SettingError(

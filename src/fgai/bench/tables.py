@@ -12,7 +12,7 @@ from typing import Any
 
 from fgai.adversaries import THREATS
 from fgai.adversaries.gains import ON_EXPLANATIONS
-from fgai.bench.plan import Plan
+from fgai.bench.plan import Plan, attack_parts
 from fgai.bench.results import CellStore, Row
 from fgai.registry import Registry
 
@@ -90,7 +90,8 @@ def worst_rows(rows: Sequence[Row], attack: str) -> list[Row]:
 
 def decided_by(attack: str) -> str:
     """The metric by which attacks with the budget of a threat model are compared."""
-    return "g_jsd" if attack in THREATS and THREATS[attack].gain in ON_EXPLANATIONS else "f1"
+    name, _ = attack_parts(attack)
+    return "g_jsd" if name in THREATS and THREATS[name].gain in ON_EXPLANATIONS else "f1"
 
 
 def spread(values: Sequence[float], digits: str = ".3f") -> str:

@@ -20,13 +20,15 @@ from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
 from fgai.training.warm_start import warm_starts_for
 
+BY_DEGREE = NodeInjection(nodes=20, edges=40, steps=3, step=0.1, links="random-by-degree")
+
 
 @METHODS.register("at")
 @dataclass(frozen=True)
 class AdversarialTraining(Method):
     """Cross-entropy on the clean graph, plus `weight` times cross-entropy on the graph that the adversary attacks.
 
-    The preset `graphs` is for graph classification.
+    The preset `graphs` is for graph classification; `chosen-links` trains against links to nodes of high degree.
 
     Args:
         weight: Weight of the attacked graph. The released code uses 0.1; by default both graphs have the same weight.
@@ -48,6 +50,7 @@ class AdversarialTraining(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "graphs": {"adversary": GraphInjection(steps=3)},
+        "chosen-links": {"adversary": BY_DEGREE},
     }
 
     weight: float = 1.0

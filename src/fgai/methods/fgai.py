@@ -17,6 +17,7 @@ from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.certificates import Injection
 from fgai.errors import SettingError
+from fgai.methods.adversarial import BY_DEGREE
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.certified import WorstCase
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
@@ -42,6 +43,7 @@ _LITERAL: Mapping[str, Any] = {  # settings that the paper and its released code
     "anchor": "own",
     "weight_decay": 5e-4,
 }
+_SUPPORT: Mapping[str, Any] = {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "paper": {**_LITERAL, "divergence": "tvd", "adversary": AttentionBall(radius=0.1, norm="l1", steps=10)},
@@ -53,7 +55,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
     "graphs": {"adversary": GraphInjection(steps=3)},
-    "support": {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0},
+    "support": _SUPPORT,
+    "chosen-links": {**_SUPPORT, "adversary": BY_DEGREE, "aimed": True, "explanation": 1.0},
     "certified": {  # the terms under attack would keep the attention sharp, and then next to nothing is certified
         "certified": 1.0,
         "similarity": 0.0,
@@ -171,8 +174,9 @@ class FGAI(Method):
         Args:
             name: `default`, the best settings measured; `paper`, the formulas of the paper; `released`, those of its
                 released code, with edges matched correctly; `links` and `graphs`, for models that predict links or
-                classify graphs; `support`, attention in proportion to what supports each prediction; `certified`,
-                predictions that can be proved; and for ablations `without-similarity`, `only-prediction` and so on.
+                classify graphs; `support`, attention in proportion to what supports each prediction; `chosen-links`,
+                the same against an attacker who prefers nodes of high degree; `certified`, predictions that can be
+                proved; and for ablations `without-similarity`, `only-prediction` and so on.
             **settings: Settings that replace those of the preset.
 
         >>> FGAI.preset("paper", epochs=10).divergence
