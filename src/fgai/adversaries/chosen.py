@@ -52,7 +52,8 @@ class ChosenInjection:
         links: Choices of links to try, names in `LINKS`.
         surrogates: Names of further gains to maximise; `class:*` stands for one gain per class of the model.
         schedules: Pairs (steps, step size) of the members that are left; steps follow the sign of the slope.
-        adam: Pairs (steps, step size) of runs whose steps follow Adam; none leaves Adam out.
+        adam: Pairs (steps, step size) of runs whose steps follow Adam, for features that can change a little at a time:
+            not for binary rows. None leaves Adam out.
         keep: Members that are left after a selection.
         restarts: Runs of each schedule, with different seeds.
         box: Range of the injected features; None takes the range of each feature from the data.
@@ -96,10 +97,12 @@ class ChosenInjection:
         best, sites = Best(read, graph, gain, clean), _Sites(graph, clean)
         starts = list(product(self._placed(read, sites), [gain, *self._objectives(clean)]))
         for adam, schedules in ((False, self.schedules), (True, self.adam)):
-            if not schedules:
-                continue
-            ascents = [_Ascent(member, sites.of(member), objective, best, adam) for member, objective in starts]
-            for ascent in self._select(read, ascents, schedules):
+            ascents = [
+                _Ascent(member, site, objective, best, adam)
+                for member, objective in starts
+                if (site := sites.of(member)).box.smooth or not adam
+            ]
+            for ascent in self._select(read, ascents, schedules) if schedules else ():
                 for restart, (steps, step) in product(range(self.restarts), schedules):
                     member = replace(ascent.member, seed=(self.seed + 1_000 * restart) % SEEDS)
                     _Ascent(member, sites.of(member), ascent.objective, best, adam).run(read, steps, step)

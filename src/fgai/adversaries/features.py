@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class FeatureBox:
     An attack moves a state x by `ascend`; the features of the injected nodes are `rows(x)`, for a box x itself.
     """
 
+    smooth: ClassVar[bool] = True  # whether the rows change a little when the state does, as Adam needs
     low: Tensor  # [F]
     high: Tensor  # [F]
 
@@ -92,6 +93,7 @@ class BinaryRows(FeatureBox):
     The gradient is computed at the binary row. It moves the state, which lies in [0, 1] and has the sum `ones`.
     """
 
+    smooth: ClassVar[bool] = False
     ones: int
 
     def clamp(self, x: Tensor) -> Tensor:
