@@ -345,6 +345,13 @@ def withstood(attack: str) -> str:
     return grid(["dataset", "backbone", "vanilla, clean", *(f"`{method}`" for method in plan.methods)], body)
 
 
+def reach() -> str:
+    """The largest row of the box [-1, 1] and the median row of each dataset, as sums of absolute values."""
+    rows = json.loads((ROOT / "results/box.json").read_text())
+    body = [[row["dataset"], f"{row['features']:,}", f"{row['median']:g}", f"{row['ratio']:g}"] for row in rows]
+    return grid(["dataset", "largest row of the box", "median row of the data", "ratio"], body)
+
+
 def _chosen_f1(plan: Plan, dataset: str, backbone: str, method: str) -> dict[str, float]:
     """F1 by attack of the one cell of a method."""
     (cell,), store = plan.cells_of(dataset, backbone, method), CellStore(ROOT / "results/chosen-links")
@@ -503,6 +510,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "released-gatt": reasons.released,
     "planted": reasons.planted,
     "threats": threats,
+    "reach": reach,
     "typed": typed,
     "trials": trials,
     "grades": grades,
