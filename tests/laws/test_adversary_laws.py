@@ -35,7 +35,7 @@ NORMS: dict[Any, float] = {"l1": 1, "l2": 2, "linf": torch.inf}
 INSTANCES = {
     "node-injection": (
         NodeInjection(3, 4, steps=2, step=0.5),
-        NodeInjection(2, 3, steps=2, box=None, targets=(1, 5, 9, 11)),
+        NodeInjection(2, 3, steps=2, box=None, targets=(1, 5, 9, 11), adam=True),
         NodeInjection(2, 3, steps=0, box=(0.0, 0.5)),
         *(NodeInjection(3, 4, steps=2, step=0.5, links=links) for links in LINKS if links != "random"),
         *(NodeInjection(2, 3, steps=2, box=None, features=features) for features in ("l1", "l2", "realistic")),

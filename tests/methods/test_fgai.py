@@ -12,7 +12,7 @@ from fgai.adversaries import AttentionBall, NodeInjection, gains
 from fgai.attention import Attention, EdgeLookup, log_weight, nonuniformity, sharpened
 from fgai.calling import eval_mode
 from fgai.datasets.split import split_nodes
-from fgai.errors import SettingError
+from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
 from fgai.methods.layernorm import Normalised
@@ -185,16 +185,35 @@ def test_settings_that_are_not_there_are_refused(vanilla):
         FGAI(divergence="l7").fit(model, data)
 
 
-def test_an_opponent_goes_on_from_where_it_was(vanilla):
+@pytest.mark.parametrize("adam", [False, True])
+def test_an_opponent_goes_on_from_where_it_was(vanilla, adam):
     data, model = vanilla
     read = Reader(model.eval())
     gain = gains.kl(read(data).detach())
-    warm_start = WarmStart(replace(SMALL, step=0.05), restart_every=100)
+    warm_start = WarmStart(replace(SMALL, step=0.05, adam=adam), restart_every=100)
     values = [float(gain(warm_start.attack(read, Batch(data, data.num_nodes), gain)).detach()) for _ in range(8)]
     assert values[-1] > 1.5 * values[0]
-    alone = replace(SMALL, step=0.05, steps=8)
+    alone = replace(SMALL, step=0.05, steps=8, adam=adam)
     x = alone.climb(read, alone.place(data), alone.start(alone.place(data)), gain)
     assert values[-1] == pytest.approx(float(gain(alone.place(data).read(read, x)).detach()), rel=1e-6)
+
+
+def test_a_restored_opponent_has_the_state_of_adam(vanilla):
+    data, model = vanilla
+    read, batch = Reader(model.eval()), Batch(data, data.num_nodes)
+    gain = gains.kl(read(data).detach())
+    whole, again = (WarmStart(replace(SMALL, adam=True), restart_every=100) for _ in range(2))
+    for _ in range(3):
+        whole.attack(read, batch, gain)
+    state = whole.state()
+    again.restore(state)
+    x = [one.attack(read, batch, gain).perturbation.x for one in (whole, again)]
+    assert x[0] is not None and x[1] is not None and torch.equal(x[0], x[1])
+    wrong = {"adam_steps": torch.tensor(-1), "adam_mean": torch.zeros(2, 2), "adam_square": torch.tensor(1)}
+    for name, value in wrong.items():
+        for damaged in (None, value):
+            with pytest.raises(DataError, match="no state of a warm-started attack"):
+                again.restore({**state, name: damaged})
 
 
 def test_another_adversary_starts_anew(vanilla):

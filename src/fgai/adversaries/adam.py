@@ -18,8 +18,7 @@ class Adam:
 
     def __init__(self) -> None:
         self.steps = 0
-        self.mean: Tensor | float = 0.0
-        self.square: Tensor | float = 0.0
+        self.mean, self.square = torch.zeros(()), torch.zeros(())
 
     def __call__(self, slope: Tensor) -> Tensor:
         """Return the direction of the next step."""

@@ -98,14 +98,14 @@ class ChosenInjection:
         starts = list(product(self._placed(read, sites), [gain, *self._objectives(clean)]))
         for adam, schedules in ((False, self.schedules), (True, self.adam)):
             ascents = [
-                _Ascent(member, site, objective, best, adam)
+                _Ascent(replace(member, adam=adam), site, objective, best)
                 for member, objective in starts
                 if (site := sites.of(member)).box.smooth or not adam
             ]
             for ascent in self._select(read, ascents, schedules) if schedules else ():
                 for restart, (steps, step) in product(range(self.restarts), schedules):
                     member = replace(ascent.member, seed=(self.seed + 1_000 * restart) % SEEDS)
-                    _Ascent(member, sites.of(member), ascent.objective, best, adam).run(read, steps, step)
+                    _Ascent(member, sites.of(member), ascent.objective, best).run(read, steps, step)
         return best.reading()
 
     def members(self, features: str | None = None) -> Iterator[NodeInjection]:
@@ -181,9 +181,9 @@ class _Sites:
 class _Ascent:
     """The state of one member: its features, and the largest gain of the call that it reached."""
 
-    def __init__(self, member: NodeInjection, site: InjectionSite, objective: Gain, best: Best, adam: bool) -> None:
+    def __init__(self, member: NodeInjection, site: InjectionSite, objective: Gain, best: Best) -> None:
         self.member, self.site, self.objective, self._best = member, site, objective, best
-        self.adam = Adam() if adam else None
+        self.adam = Adam()
         self.x, self.value, self._gain = member.start(site), -math.inf, torch.tensor(0.0)
 
     def run(self, read: Reader, steps: int, step: float) -> None:

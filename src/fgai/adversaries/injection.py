@@ -83,9 +83,10 @@ OnStep = Callable[[Tensor, Tensor], None]  # features, gain
 class NodeInjection:
     """`nodes` new nodes with `edges` links each; their features by projected gradient ascent inside a box.
 
-    x <- clamp(x + step * half-width * sign(d gain / d x)), `steps` times from a random start. The paper's budget is
-    20 nodes of 20 edges, features in [-1, 1], 10 steps of 0.1; the strong one has 40 edges. In a batch of graphs, each
-    graph gets `nodes` new nodes, linked inside it.
+    x <- clamp(x + step * half-width * sign(d gain / d x)), `steps` times from a random start; with `adam`, the
+    direction of Adam stands in place of the sign. The paper's budget is 20 nodes of 20 edges, features in [-1, 1],
+    10 steps of 0.1; the strong one has 40 edges. In a batch of graphs, each graph gets `nodes` new nodes, linked inside
+    it.
 
     Args:
         nodes: Injected nodes; of a batch of graphs, in each graph.
@@ -101,6 +102,7 @@ class NodeInjection:
         features: Set of the injected features, a name in `FEATURES`: `box`, its rows with the sum 1 (`unit-sum`), or
             rows that resemble the data (`realistic`, `binary`, `l1`, `l2`), which ignore `box`, or the nodes that they
             are linked to (`similar`).
+        adam: Whether steps follow Adam instead of the sign of the slope.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.adversaries import gains
@@ -120,6 +122,7 @@ class NodeInjection:
     seed: int = 0
     links: str = "random"
     features: str = "box"
+    adam: bool = False
 
     def __post_init__(self) -> None:
         check_whole(1, nodes=self.nodes, edges=self.edges)
@@ -174,8 +177,9 @@ class NodeInjection:
     ) -> Tensor:
         """Return the features after `steps` steps of gradient ascent; `on_step` receives each point and its gain.
 
-        Steps follow the sign of the slope, or the direction of `adam`.
+        With `adam=True`, the state of Adam is `adam`, by default a new one.
         """
+        adam = adam or Adam()
         with frozen_params(read.model):
             for _ in range(self.steps):
                 x.requires_grad_()
@@ -183,10 +187,10 @@ class NodeInjection:
                 (slope,) = gradients(value, [x])
                 x = x.detach()
                 on_step(x, value)
-                if adam is None:
-                    x = site.box.ascend(x, slope, self.step)
-                else:
+                if self.adam:
                     x = site.box.move(x, adam(site.box.tangent(slope)), self.step)
+                else:
+                    x = site.box.ascend(x, slope, self.step)
         return x
 
     def _pairs(self, graph: Data, clean: Reading | None, new: NewNodes | None) -> Tensor:

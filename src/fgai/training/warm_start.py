@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from fgai import distributed
 from fgai.adversaries import Adversary, AttackResult, Gain, NodeInjection
+from fgai.adversaries.adam import Adam
 from fgai.adversaries.injection import InjectionSite
 from fgai.calling import call_errors
 from fgai.errors import DataError, SettingError
@@ -60,7 +61,11 @@ class WarmStart:
         self._restart_every = restart_every
         # Not a cache: the last graph decides where the next round starts. A resumed run does not have it.
         self._last: tuple[Data, InjectionSite] | None = None
-        self._rounds, self._x = 0, torch.empty(0)
+        self._rounds, self._x, self._adam = 0, torch.empty(0), Adam()
+
+    @property
+    def _uses_adam(self) -> bool:
+        return isinstance(self._adversary, NodeInjection) and self._adversary.adam
 
     def attack(self, read: Reader, batch: Batch, gain: Gain) -> AttackResult:
         """Return the reading under attack, with gradients to the model's parameters."""
@@ -83,20 +88,31 @@ class WarmStart:
         restart = restart or (has_graphs(graph) and self._x.shape != shape)
         x = adversary.start(place) if restart else self._last_features(shape)
         self._last = (graph, place) if linkable_nodes is None else None  # a sampled batch is not seen again
-        self._x = adversary.climb(read, place, x, gain)
+        self._adam = Adam() if restart else self._adam
+        self._x = adversary.climb(read, place, x, gain, adam=self._adam)
         return place.read(read, self._x)
 
     def state(self) -> dict[str, Tensor]:
         """Return the state that a checkpoint saves."""
-        return {"rounds": torch.tensor(self._rounds), "x": self._x}
+        state = {"rounds": torch.tensor(self._rounds), "x": self._x}
+        if self._uses_adam:
+            adam = self._adam
+            state |= {"adam_steps": torch.tensor(adam.steps), "adam_mean": adam.mean, "adam_square": adam.square}
+        return state
 
     def restore(self, state: Mapping[str, Tensor | None], path: object = "the state") -> None:
         """Load a state that was read from `path`."""
-        rounds, x = state.get("rounds"), state.get("x")
-        valid = rounds is not None and rounds.dtype == torch.long and rounds.dim() == 0 and 0 <= int(rounds) < 2**40
-        if rounds is None or x is None or not valid or not x.is_floating_point():
-            raise DataError(f"{path} holds no state of a warm-started attack; delete it and train from the start")
-        self._rounds, self._x, self._last = int(rounds), x, None
+        adam = Adam()
+        try:
+            rounds, x = _count(state.get("rounds")), _floats(state.get("x"))
+            if self._uses_adam:
+                adam.steps = _count(state.get("adam_steps"))
+                adam.mean, adam.square = (_floats(state.get(f"adam_{name}"), x.shape) for name in ("mean", "square"))
+        except ValueError:
+            raise DataError(
+                f"{path} holds no state of a warm-started attack; delete it and train from the start"
+            ) from None
+        self._rounds, self._x, self._adam, self._last = rounds, x, adam, None
 
     def _last_features(self, shape: tuple[int, int]) -> Tensor:
         """Return the injected features of the last round, [nodes, features]."""
@@ -106,3 +122,17 @@ class WarmStart:
                 f"{list(shape)}; delete it and train from the start"
             )
         return self._x
+
+
+def _count(value: Tensor | None) -> int:
+    """Return the number in a tensor that counts, or raise a `ValueError`."""
+    if value is None or value.dtype != torch.long or value.dim() != 0 or not 0 <= int(value) < 2**40:
+        raise ValueError(value)
+    return int(value)
+
+
+def _floats(value: Tensor | None, shape: tuple[int, ...] | None = None) -> Tensor:
+    """Return the tensor if it holds floats, in this shape or as one number, or raise a `ValueError`."""
+    if value is None or not value.is_floating_point() or (shape is not None and value.shape not in ((), shape)):
+        raise ValueError(value)
+    return value
