@@ -142,13 +142,13 @@ def trials() -> str:
     by_trial: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_trial[row["dataset"], row["backbone"], row["trial"]].append(row)
-    head = ["dataset", "backbone", "setting", "seeds", "F1", "20x20", "strongest", "realistic", "`tree`", "`last`"]
+    head = ["dataset", "backbone", "setting", "seeds", "F1", "20x20"]
+    head += ["strongest, sign alone", "strongest", "realistic", "`tree`", "`last`"]
     body = []
     for (dataset, backbone, name), same in sorted(by_trial.items()):
-        f1 = [
-            f"{mean(row[key] for row in same):.3f}"
-            for key in ("f1", "f1 injection-20x20", "f1 strongest", "f1 realistic")
-        ]
+        keys = ("f1", "f1 injection-20x20", "f1 strongest, sign", "f1 strongest", "f1 realistic")
+        known = [[row[key] for row in same if key in row] for key in keys]
+        f1 = [f"{mean(values):.3f}" if values else "-" for values in known]
         graded, changed = [], []
         for explanation in ("tree", "last"):
             counts = Counter(row[f"{explanation}_faithful"] for row in same)
@@ -335,7 +335,7 @@ def withstood(attack: str) -> str:
     """F1 of each method under an attacker who chooses its links, one line per dataset and backbone; best in bold."""
     plan, body = Plan.read("chosen-links"), []
     for dataset, backbone in product(plan.seeds, plan.backbones):
-        f1 = {method: _chosen_f1(plan, dataset, backbone, method) for method in plan.methods}
+        f1 = {method: reproduction.chosen_f1(plan, dataset, backbone, method) for method in plan.methods}
         values = [f1[method].get(attack) for method in f1]
         best = max((value for value in values if value is not None), default=0.0)
         shown = ["-" if v is None else f"**{v:.3f}**" if v == best else f"{v:.3f}" for v in values]
@@ -350,12 +350,6 @@ def reach() -> str:
     rows = json.loads((ROOT / "results/box.json").read_text())
     body = [[row["dataset"], f"{row['features']:,}", f"{row['median']:g}", f"{row['ratio']:g}"] for row in rows]
     return grid(["dataset", "largest row of the box", "median row of the data", "ratio"], body)
-
-
-def _chosen_f1(plan: Plan, dataset: str, backbone: str, method: str) -> dict[str, float]:
-    """F1 by attack of the one cell of a method."""
-    (cell,), store = plan.cells_of(dataset, backbone, method), CellStore(ROOT / "results/chosen-links")
-    return {row.attack: float(row.metrics["f1"] or 0) for row in store.rows(cell) if not row.error}
 
 
 def _item(note: str) -> str:
