@@ -190,8 +190,7 @@ class AuditReport:
     @property
     def title(self) -> str:
         """The model, the explanation, the adversary with its settings that are not off, the gain and the seeds."""
-        hidden = ("name", "threat", "seed")
-        chosen = {name: value for name, value in self.adversary.items() if name not in hidden and value is not False}
+        chosen = {k: v for k, v in self.adversary.items() if k not in ("name", "threat", "seed") and v is not False}
         attack = f"{self.attack}({', '.join(f'{name}={value!s:.200}' for name, value in chosen.items())})"
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         return f"{self.model}, explanation '{self.explanation}', under {attack}, gain {self.gain}, {seeds}"
