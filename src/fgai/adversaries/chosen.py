@@ -53,7 +53,7 @@ class ChosenInjection:
         surrogates: Names of further gains to maximise; `class:*` stands for one gain per class of the model.
         schedules: Pairs (steps, step size) of the members that are left; steps follow the sign of the slope.
         adam: Pairs (steps, step size) of runs whose steps follow Adam, for features that can change a little at a time:
-            not for binary rows. None leaves Adam out.
+            not for binary rows. An empty tuple leaves Adam out.
         keep: Members that are left after a selection.
         restarts: Runs of each schedule, with different seeds.
         box: Range of the injected features; None takes the range of each feature from the data.
@@ -95,7 +95,7 @@ class ChosenInjection:
         with torch.no_grad():
             clean = read(graph).detach()
         best, sites = Best(read, graph, gain, clean), _Sites(graph, clean)
-        starts = list(product(self._placed(read, sites), [gain, *self._objectives(clean)]))
+        starts = list(product(self._starting(read, sites), [gain, *self._objectives(clean)]))
         for adam, schedules in ((False, self.schedules), (True, self.adam)):
             ascents = [
                 _Ascent(replace(member, adam=adam), site, objective, best)
@@ -108,17 +108,11 @@ class ChosenInjection:
                     _Ascent(member, sites.of(member), ascent.objective, best).run(read, steps, step)
         return best.reading()
 
-    def members(self, features: str | None = None) -> Iterator[NodeInjection]:
-        """Iterate over the injections, of the feature set of the attack or another; each starts once per objective."""
+    def members(self) -> Iterator[NodeInjection]:
+        """Iterate over the injections; each starts once per objective."""
         for links, edges in product(self.links, self.edges):
             yield NodeInjection(
-                self.nodes,
-                edges,
-                box=self.box,
-                seed=self.seed,
-                links=links,
-                features=features or self.features,
-                steps=0,
+                self.nodes, edges, box=self.box, seed=self.seed, links=links, features=self.features, steps=0
             )
 
     def _objectives(self, clean: Reading) -> list[Gain]:
@@ -127,16 +121,15 @@ class ChosenInjection:
         names = [classes if name == ALL_CLASSES else [name] for name in self.surrogates]
         return [GAINS[name](clean) for name in chain.from_iterable(names)]
 
-    def _placed(self, read: Reader, sites: _Sites) -> list[NodeInjection]:
-        """Return the members, with those of `unit-sum` if the model normalises rows, after their sites are made."""
+    def _starting(self, read: Reader, sites: _Sites) -> list[NodeInjection]:
+        """Return the members, with those of `unit-sum` if the model normalises rows."""
         members = list(self.members())
-        for member in members:
-            sites.of(member)
         if self.features == "box" and _ignores_scale(read, sites.graph):
+            added = [replace(member, features="unit-sum") for member in members]
             with suppress(SettingError):  # no row of the box has the sum 1
-                for member in self.members("unit-sum"):
+                for member in added:
                     sites.of(member)
-                    members.append(member)
+                members += added
         return members
 
     def _select(self, read: Reader, ascents: list[_Ascent], schedules: Schedules) -> list[_Ascent]:
