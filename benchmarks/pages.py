@@ -151,10 +151,11 @@ def trials() -> str:
         f1 = [f"{mean(values):.3f}" if values else "-" for values in known]
         graded, changed = [], []
         for explanation in ("tree", "last"):
-            counts = Counter(row[f"{explanation}_faithful"] for row in same)
-            graded.append(", ".join(f"{count} {value}" for value, count in sorted(counts.items())))
-            jsd, overlap = (mean(row[f"{explanation}_{metric}"] for row in same) for metric in ("g_jsd", "overlap"))
-            changed.append(f"{jsd:.1e} / {overlap:.2f}")
+            full = [row for row in same if f"{explanation}_faithful" in row]
+            counts = Counter(row[f"{explanation}_faithful"] for row in full)
+            graded.append(", ".join(f"{count} {value}" for value, count in sorted(counts.items())) or "-")
+            means = [[row[f"{explanation}_{metric}"] for row in full] for metric in ("g_jsd", "overlap")]
+            changed.append(f"{mean(means[0]):.1e} / {mean(means[1]):.2f}" if full else "-")
         body.append([dataset, backbone, name, str(len(same)), *f1, *graded, *changed])
     return grid([*head, "g-JSD / V_5, `tree`", "g-JSD / V_5, `last`"], body)
 
@@ -345,6 +346,17 @@ def withstood(attack: str) -> str:
     return grid(["dataset", "backbone", "vanilla, clean", *(f"`{method}`" for method in plan.methods)], body)
 
 
+def inductive() -> str:
+    """F1 of models that were trained without the test nodes, and of those that were trained on the whole graph."""
+    hidden, transductive, body = Plan.read("inductive"), Plan.read("chosen-links"), []
+    for dataset, backbone, method in hidden.lines():
+        pair = [reproduction.chosen_f1(one, dataset, backbone, method) for one in (hidden, transductive)]
+        if all(pair):
+            values = [" / ".join(f"{f1[attack]:.3f}" for f1 in pair) for attack in ("none", *hidden.attacks)]
+            body.append([dataset, backbone, f"`{method}`", *values])
+    return grid(["dataset", "backbone", "method", "clean", *hidden.attacks], body)
+
+
 def reach() -> str:
     """The largest row of the box [-1, 1] and the median row of each dataset, as sums of absolute values."""
     rows = json.loads((ROOT / "results/box.json").read_text())
@@ -474,7 +486,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "goals": goals,
     "short": short,
-    **{name: partial(plan, name) for name in plans() if name != "chosen-links"},
+    **{name: partial(plan, name) for name in plans() if name not in ("chosen-links", "inductive")},
+    "inductive": inductive,
     **{f"withstood-{name}": partial(withstood, name) for name in ("strongest", "realistic")},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
     "ways": lambda: costs(

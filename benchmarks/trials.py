@@ -4,11 +4,13 @@ Each trial re-trains the same vanilla models. A trial with a row in the file is 
 `f1 strongest, sign` were attacked by a `strongest` that stepped along the sign of the slope alone.
 
 python benchmarks/trials.py --models DIR --only cora-gat
+python benchmarks/trials.py --models DIR --only cora-gat --quick   # F1 clean, under strongest and under realistic
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +21,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets
-from fgai.adversaries import THREATS
+from fgai.adversaries import THREATS, NodeInjection
 from fgai.bench.plan import Cell
 from fgai.faithfulness import measure_faithfulness
 from fgai.files import jsonable, write_json
@@ -33,35 +35,43 @@ from figures import trained
 from resumable import rows_in
 
 RESULTS = Path("results/trials.json")
-KEY = ("dataset", "backbone", "trial", "seed")
 SUPPORT = FGAI.presets["support"]
-LONG = replace(BY_DEGREE, steps=10, step=0.05)
+SIGN = NodeInjection(nodes=20, edges=40, steps=3, step=0.1, links="random-by-degree")
+LONG = replace(SIGN, steps=10, step=0.05)
+QUICK = ("strongest", "realistic")
 TRIALS: dict[str, Any] = {
     "default": FGAI(),
-    "degree": FGAI(adversary=BY_DEGREE),
-    "degree, aimed": FGAI(adversary=BY_DEGREE, aimed=True),
-    "degree, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
-    "degree, aimed, support, explanation 1": FGAI.preset("chosen-links"),
+    "degree": FGAI(adversary=SIGN),
+    "degree, aimed": FGAI(adversary=SIGN, aimed=True),
+    "degree, aimed, support": FGAI(adversary=SIGN, aimed=True, **SUPPORT),
+    "degree, aimed, support, explanation 1": FGAI(adversary=SIGN, aimed=True, explanation=1.0, **SUPPORT),
     "aimed, support, explanation 1": FGAI(aimed=True, explanation=1.0, **SUPPORT),
-    "degree, aimed, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0),
-    "degree, aimed, support, explanation 0.2": FGAI(adversary=BY_DEGREE, aimed=True, explanation=0.2, **SUPPORT),
+    "degree, aimed, explanation 1": FGAI(adversary=SIGN, aimed=True, explanation=1.0),
+    "degree, aimed, support, explanation 0.2": FGAI(adversary=SIGN, aimed=True, explanation=0.2, **SUPPORT),
     "degree, aimed, support, explanation 1, prediction 50": FGAI(
-        adversary=BY_DEGREE, aimed=True, explanation=1.0, prediction=50.0, **SUPPORT
+        adversary=SIGN, aimed=True, explanation=1.0, prediction=50.0, **SUPPORT
     ),
     "degree, aimed, support 5, explanation 1": FGAI(
-        adversary=BY_DEGREE, aimed=True, explanation=1.0, **{**SUPPORT, "similarity": 5.0}
+        adversary=SIGN, aimed=True, explanation=1.0, **{**SUPPORT, "similarity": 5.0}
     ),
     "degree, aimed, support, explanation 1, 5 steps": FGAI(
-        adversary=replace(BY_DEGREE, steps=5), aimed=True, explanation=1.0, **SUPPORT
+        adversary=replace(SIGN, steps=5), aimed=True, explanation=1.0, **SUPPORT
     ),
-    "degree, aimed, support, explanation 1, 10 steps": FGAI.preset(
-        "chosen-links", adversary=LONG, restart_every=LONG.steps
+    "degree, aimed, support, explanation 1, 10 steps": FGAI(
+        adversary=LONG, aimed=True, explanation=1.0, restart_every=LONG.steps, **SUPPORT
     ),
-    "degree, aimed, support, explanation 1, 10 steps of Adam": FGAI.preset(
-        "chosen-links", adversary=replace(LONG, adam=True), restart_every=LONG.steps
+    "degree, aimed, support, explanation 1, 10 steps of Adam": FGAI(
+        adversary=replace(LONG, adam=True), aimed=True, explanation=1.0, restart_every=LONG.steps, **SUPPORT
     ),
+    "degree by Adam, aimed": FGAI(adversary=BY_DEGREE, aimed=True),
+    "degree by Adam, aimed, weight decay 0.01": FGAI(adversary=BY_DEGREE, aimed=True, weight_decay=0.01),
+    "degree by Adam, aimed, prediction 100": FGAI(adversary=BY_DEGREE, aimed=True, prediction=100.0),
+    "degree by Adam, aimed, 12 rounds": FGAI(adversary=BY_DEGREE, aimed=True, restart_every=12),
+    "degree by Adam, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
+    "degree by Adam, aimed, support, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0, **SUPPORT),
     "at": AdversarialTraining(),
-    "at, degree": AdversarialTraining.preset("chosen-links"),
+    "at, degree": AdversarialTraining(adversary=SIGN),
+    "at, degree by Adam": AdversarialTraining(adversary=BY_DEGREE),
 }
 CELLS = [
     Cell(dataset, backbone, "vanilla", seed)
@@ -70,9 +80,20 @@ CELLS = [
 ]
 
 
-def row(cell: Cell, name: str, model: nn.Module, data: Data) -> dict[str, Any]:
-    """The figures of one trained model on the validation nodes."""
-    values: dict[str, Any] = {"dataset": cell.dataset, "backbone": cell.backbone, "trial": name, "seed": cell.seed}
+def f1_of(cell: Cell, model: nn.Module, data: Data, threats: Iterable[str]) -> dict[str, Any]:
+    """F1 of one trained model on the validation nodes, clean and under attack."""
+    with open_reader(model) as read:
+        clean = clean_trial(read, data)
+        values = {"f1": measure(clean)["f1"]}
+        for threat in threats:
+            attack = THREATS[threat]
+            values[f"f1 {threat}"] = measure(attacked_trial(attack.adversary, attack.gain, clean, cell.seed))["f1"]
+    return values
+
+
+def row(cell: Cell, model: nn.Module, data: Data) -> dict[str, Any]:
+    """All figures of one trained model on the validation nodes."""
+    values = f1_of(cell, model, data, ("injection-20x20", *QUICK))
     with open_reader(model) as read:
         clean = clean_trial(read, data)
         for explanation in ("tree", "last"):
@@ -84,16 +105,12 @@ def row(cell: Cell, name: str, model: nn.Module, data: Data) -> dict[str, Any]:
                 f"{explanation}_against_least": tested.against_least.mean,
                 f"{explanation}_against_least_low": tested.against_least.outer_low,
             }
-        values["f1"] = measure(clean)["f1"]
-        for threat in ("injection-20x20", "strongest", "realistic"):
-            attack = THREATS[threat]
-            values[f"f1 {threat}"] = measure(attacked_trial(attack.adversary, attack.gain, clean, cell.seed))["f1"]
         attack = THREATS["explanation"]
         for explanation in ("last", "tree"):
             trial = replace(clean, explanation=explanation)
             changed = measure(attacked_trial(attack.adversary, f"attention-divergence:{explanation}", trial, cell.seed))
             values |= {f"{explanation}_g_jsd": changed["g_jsd"], f"{explanation}_overlap": changed["overlap"]}
-    return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+    return values
 
 
 def main(
@@ -101,6 +118,7 @@ def main(
     only: Annotated[str, typer.Option(help="Cells whose names begin with this.")] = "",
     names: Annotated[str, typer.Option(help="Trials, separated by semicolons; all by default.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds of each cell.")] = 3,
+    quick: Annotated[bool, typer.Option(help="F1 alone, clean, under strongest and under realistic.")] = False,
 ) -> None:
     """Run the trials that have no row yet."""
     torch.set_num_threads(1)
@@ -110,9 +128,10 @@ def main(
         for cell in asked:
             for name in chosen:
                 rows = rows_in(RESULTS)
-                about = [cell.dataset, cell.backbone, name, cell.seed]
-                same = [one for one in rows if [one[key] for key in KEY] == about]
-                if not any("f1 strongest" in one for one in same):
+                about = {"dataset": cell.dataset, "backbone": cell.backbone, "trial": name, "seed": cell.seed}
+                same = [one for one in rows if one.items() >= about.items()]
+                known = {key for one in same for key in one}
+                if not {"f1 strongest", *(() if quick else ("tree_overlap",))} <= known:
                     data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))
                     data = backbones.BACKBONES[cell.backbone].prepare(data)
                     model, _ = trained(cell, data, models)
@@ -124,9 +143,12 @@ def main(
                         model = replace(method, seed=cell.seed).fit(start, data).model
                     scored = copy.copy(data)
                     scored.test_mask = data.val_mask
-                    result = row(cell, name, model, scored) | {"settings": jsonable(asdict(method) if method else {})}
+                    new = f1_of(cell, model, scored, QUICK) if quick else row(cell, model, scored)
+                    new = {key: round(value, 6) if isinstance(value, float) else value for key, value in new.items()}
+                    settings = {"settings": jsonable(asdict(method) if method else {})}
+                    result = {**about, **(same[0] if same else {}), **new, **settings}
                     write_json(RESULTS, [*(one for one in rows if one not in same), result])
-                    print({key: value for key, value in result.items() if key != "settings"}, flush=True)
+                    print({**about, **new}, flush=True)
                 advance(f"{cell.name} {name}")
 
 

@@ -366,7 +366,7 @@ def test_the_ensemble_is_no_weaker_than_any_member(judge):
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_a_selection_leaves_as_many_as_are_kept(keep, monkeypatch):
+def test_each_schedule_selects_with_its_own_steps_until_so_many_are_left(keep, monkeypatch):
     lengths, climb = [], NodeInjection.climb
     monkeypatch.setattr(
         NodeInjection, "climb", lambda self, *args: lengths.append((self.steps, self.step)) or climb(self, *args)
@@ -376,7 +376,7 @@ def test_a_selection_leaves_as_many_as_are_kept(keep, monkeypatch):
     replace(attack, adam=((12, 0.2),))(read, graph, GAINS["flips"](clean))
     assert lengths.count((21, 0.1)) == lengths.count((5, 0.4)) == lengths.count((12, 0.2)) == keep
     selection = 15 + 5 + (2 if keep == 1 else 0)  # 3 link choices x (judge, margin, 3 classes)
-    assert lengths.count((3, 0.4)) == lengths.count((2, 0.2)) == selection
+    assert lengths.count((5, 0.1)) == lengths.count((1, 0.4)) == lengths.count((3, 0.2)) == selection
 
 
 def test_choosing_links_and_classes_is_stronger_than_not():

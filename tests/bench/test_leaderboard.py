@@ -10,9 +10,9 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import Select
 
 from fgai.bench import Row, write_rows
-from fgai.bench.leaderboard import Leaderboard, command
+from fgai.bench.leaderboard import Entry, Leaderboard, command
 from fgai.bench.leaderboard_page import COLUMNS, LAYOUT, VIEWS, content
-from fgai.bench.plan import Plan
+from fgai.bench.plan import Cell, Plan
 from fgai.bench.tables import table_of
 from fgai.errors import DataError
 from fgai.report import page
@@ -215,3 +215,11 @@ def test_names_are_text(look, tmp_path):
     (tmp_path / "board.html").write_text(page(content(Leaderboard(tmp_path)), LAYOUT), encoding="utf-8")
     driver = look(tmp_path / "board.html")
     assert HOSTILE.split("\u2028")[0] in body(driver, "method")[0]
+
+
+def test_the_command_of_an_inductive_model_names_the_inductive_plan():
+    whole, part = (Cell("cora", "gat", "fgai", 0, inductive=inductive) for inductive in (False, True))
+    rows = [Row("cora", "gat", "fgai", 0, {})]
+    words = "--only dataset=cora --only backbone=gat --only method=fgai"
+    names = {cell.inductive: command(Entry("cora", "gat", cell.label, "strongest", {}, rows)) for cell in (whole, part)}
+    assert names == {False: f"fgai bench chosen-links {words}", True: f"fgai bench inductive {words}"}

@@ -25,7 +25,7 @@ from fgai.reading import Reader, Reading
 from fgai.settings import SEEDS, check_schedules, check_seed, check_sequence, check_whole
 
 ALL_CLASSES = f"{CLASS_PREFIX}*"
-ROUND = 0.1  # steps of a round of the selection, as a share of the longest schedule
+ROUND = 0.2  # steps of a round of a selection, as a share of its schedule
 LARGE = (64.0, 128.0)  # factors of the features: a model that normalises rows gives the same answers at both
 Schedules = tuple[tuple[int, float], ...]
 
@@ -36,11 +36,10 @@ class ChosenInjection:
     """The worst of many node injections that choose their links and objectives, compared by the gain of the call.
 
     Members differ in the choice of their links, in their number, and in the objective: the gain of the call, if it has
-    a gradient, and the surrogates. A selection takes rounds: all members take a tenth of the steps of the longest
-    schedule, with its largest step size, and the best third by the gain of the call continues, until `keep` are left.
-    These run each schedule from a new start, once per restart. Steps along the sign of the slope and steps of Adam have
-    a selection each. All points are compared, so the result is at least as strong as each member that runs its
-    schedules.
+    a gradient, and the surrogates. Each schedule has a selection of its own, in rounds: all members take a fifth of
+    its steps, and the best third by the gain of the call continues, until `keep` are left. These run the schedule from
+    a new start, once per restart. All points are compared, so the result is at least as strong as each member that
+    runs a schedule.
 
     A model that normalises rows, such as `LayerNorm(kind="rows")`, misleads gradients: a step changes the sum of a row,
     and so all of its entries. If a model does not change when its features grow, members of the feature set `unit-sum`
@@ -53,7 +52,7 @@ class ChosenInjection:
         surrogates: Names of further gains to maximise; `class:*` stands for one gain per class of the model.
         schedules: Pairs (steps, step size) of the members that are left; steps follow the sign of the slope.
         adam: Pairs (steps, step size) of runs whose steps follow Adam, for features that can change a little at a time:
-            not for binary rows. An empty tuple leaves Adam out.
+            not for binary rows. An empty tuple leaves Adam out. The best step size depends on the model and the data.
         keep: Members that are left after a selection.
         restarts: Runs of each schedule, with different seeds.
         box: Range of the injected features; None takes the range of each feature from the data.
@@ -74,7 +73,7 @@ class ChosenInjection:
     links: tuple[str, ...] = ("random", "degree", "coverage")
     surrogates: tuple[str, ...] = ("cross-entropy", "margin", "kl", ALL_CLASSES)
     schedules: Schedules = ((40, 0.1), (10, 0.4))
-    adam: Schedules = ((100, 0.05),)
+    adam: Schedules = ((50, 1.0), (100, 0.05))
     keep: int = 4
     restarts: int = 1
     box: tuple[float, float] | None = (-1.0, 1.0)
@@ -96,16 +95,16 @@ class ChosenInjection:
             clean = read(graph).detach()
         best, sites = Best(read, graph, gain, clean), _Sites(graph, clean)
         starts = list(product(self._starting(read, sites), [gain, *self._objectives(clean)]))
-        for adam, schedules in ((False, self.schedules), (True, self.adam)):
+        schedules = chain(product((False,), self.schedules), product((True,), self.adam))
+        for adam, (steps, step) in schedules:
             ascents = [
                 _Ascent(replace(member, adam=adam), site, objective, best)
                 for member, objective in starts
                 if (site := sites.of(member)).box.smooth or not adam
             ]
-            for ascent in self._select(read, ascents, schedules) if schedules else ():
-                for restart, (steps, step) in product(range(self.restarts), schedules):
-                    member = replace(ascent.member, seed=(self.seed + 1_000 * restart) % SEEDS)
-                    _Ascent(member, sites.of(member), ascent.objective, best).run(read, steps, step)
+            for ascent, restart in product(self._select(read, ascents, steps, step), range(self.restarts)):
+                member = replace(ascent.member, seed=(self.seed + 1_000 * restart) % SEEDS)
+                _Ascent(member, sites.of(member), ascent.objective, best).run(read, steps, step)
         return best.reading()
 
     def members(self) -> Iterator[NodeInjection]:
@@ -132,13 +131,11 @@ class ChosenInjection:
                 members += added
         return members
 
-    def _select(self, read: Reader, ascents: list[_Ascent], schedules: Schedules) -> list[_Ascent]:
+    def _select(self, read: Reader, ascents: list[_Ascent], steps: int, step: float) -> list[_Ascent]:
         """Return the ascents that continue, in their order, so that members of one site follow each other."""
-        steps = math.ceil(ROUND * max(steps for steps, _ in schedules))
-        step = max(step for _, step in schedules)
         while len(ascents) > self.keep:
             for ascent in ascents:
-                ascent.run(read, steps, step)
+                ascent.run(read, math.ceil(ROUND * steps), step)
             left = max(self.keep, math.ceil(len(ascents) / 3))
             ranked = sorted(range(len(ascents)), key=lambda at: -ascents[at].value)[:left]
             ascents = [ascents[at] for at in sorted(ranked)]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from fgai.adversaries import THREATS
 from fgai.bench.findings import Graded, Proved, read_findings
-from fgai.bench.plan import Cell, Plan, plans
+from fgai.bench.plan import INDUCTIVE, Cell, Plan, plans
 from fgai.bench.results import Row, read_rows
 from fgai.bench.tables import spread, worst_rows
 from fgai.bench.winners import Standing, standings
@@ -161,10 +161,10 @@ def command(entry: Entry) -> str:
     if not entry.rows:
         script = "faithful.py" if entry.grades else "certified.py --methods " + entry.method
         return f"python benchmarks/{script}"
-    name, _, preset = entry.method.partition(":")
+    name, _, preset = entry.method.removesuffix(INDUCTIVE).partition(":")
     only = {"dataset": entry.dataset, "backbone": entry.backbone, "method": name, "preset": preset}
     cell = " ".join(f"--only {part}={text}" for part, text in only.items() if text)
-    named = sorted((p for p in _plans() if entry.model in p.lines()), key=lambda plan: -plan.seeds[entry.dataset])
+    named = sorted((p for p in _plans() if _has(p, entry.model)), key=lambda plan: -plan.seeds[entry.dataset])
     attacked = [plan for plan in named if entry.threat in plan.attacks]
     if attacked:
         return f"fgai bench {attacked[0].name} {cell}"
@@ -183,6 +183,10 @@ def settings(rows: Iterable[Row]) -> str:
 @cache
 def _plans() -> list[Plan]:
     return [Plan.read(name) for name in plans()]
+
+
+def _has(plan: Plan, model: Model) -> bool:
+    return model in {(cell.dataset, cell.backbone, cell.label) for cell in plan.cells()}
 
 
 def _by_model(rows: Iterable[F]) -> dict[Model, list[F]]:

@@ -13,6 +13,7 @@ from fgai.readers import read_toml
 from fgai.records import record
 
 MAX_SEEDS, MAX_CELLS = 10_000, 100_000  # of a dataset, and of a plan
+INDUCTIVE = " (inductive)"  # ends the label of a model that was trained without the test nodes
 REMEDY = "it needs title, seeds, backbones, methods, columns; `where` has a list for each method"
 
 
@@ -49,7 +50,7 @@ class Cell:
         'fgai:paper'
         """
         name = self.method if self.preset == "default" else f"{self.method}:{self.preset}"
-        return f"{name} (inductive)" if self.inductive else name
+        return f"{name}{INDUCTIVE}" if self.inductive else name
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
 from fgai.training.warm_start import warm_starts_for
 
-BY_DEGREE = NodeInjection(nodes=20, edges=40, steps=3, step=0.1, links="random-by-degree")
+BY_DEGREE = NodeInjection(nodes=20, edges=40, steps=3, step=0.2, adam=True, links="random-by-degree")
 
 
 @METHODS.register("at")
