@@ -56,7 +56,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
     "graphs": {"adversary": GraphInjection(steps=3)},
     "support": _SUPPORT,
-    "chosen-links": {**_SUPPORT, "adversary": BY_DEGREE, "aimed": True, "explanation": 1.0},
+    "chosen-links": {"adversary": BY_DEGREE, "aimed": True},
     "certified": {  # the terms under attack would keep the attention sharp, and then next to nothing is certified
         "certified": 1.0,
         "similarity": 0.0,
@@ -175,8 +175,8 @@ class FGAI(Method):
             name: `default`, the best settings measured; `paper`, the formulas of the paper; `released`, those of its
                 released code, with edges matched correctly; `links` and `graphs`, for models that predict links or
                 classify graphs; `support`, attention in proportion to what supports each prediction; `chosen-links`,
-                the same against an attacker who prefers nodes of high degree; `certified`, predictions that can be
-                proved; and for ablations `without-similarity`, `only-prediction` and so on.
+                against an attacker who prefers nodes of high degree and climbs by Adam; `certified`, predictions that
+                can be proved; and for ablations `without-similarity`, `only-prediction` and so on.
             **settings: Settings that replace those of the preset.
 
         >>> FGAI.preset("paper", epochs=10).divergence
