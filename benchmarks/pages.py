@@ -154,8 +154,8 @@ def trials() -> str:
             full = [row for row in same if f"{explanation}_faithful" in row]
             counts = Counter(row[f"{explanation}_faithful"] for row in full)
             graded.append(", ".join(f"{count} {value}" for value, count in sorted(counts.items())) or "-")
-            means = [[row[f"{explanation}_{metric}"] for row in full] for metric in ("g_jsd", "overlap")]
-            changed.append(f"{mean(means[0]):.1e} / {mean(means[1]):.2f}" if full else "-")
+            jsd, overlap = ([row[f"{explanation}_{metric}"] for row in full] for metric in ("g_jsd", "overlap"))
+            changed.append(f"{mean(jsd):.1e} / {mean(overlap):.2f}" if full else "-")
         body.append([dataset, backbone, name, str(len(same)), *f1, *graded, *changed])
     return grid([*head, "g-JSD / V_5, `tree`", "g-JSD / V_5, `last`"], body)
 
@@ -486,7 +486,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "goals": goals,
     "short": short,
-    **{name: partial(plan, name) for name in plans() if name not in ("chosen-links", "inductive")},
+    **{name: partial(plan, name) for name in plans() if Plan.read(name).paper is not None},
     "inductive": inductive,
     **{f"withstood-{name}": partial(withstood, name) for name in ("strongest", "realistic")},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),

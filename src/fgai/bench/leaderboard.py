@@ -161,10 +161,13 @@ def command(entry: Entry) -> str:
     if not entry.rows:
         script = "faithful.py" if entry.grades else "certified.py --methods " + entry.method
         return f"python benchmarks/{script}"
-    name, _, preset = entry.method.removesuffix(INDUCTIVE).partition(":")
+    method = entry.method.removesuffix(INDUCTIVE)
+    name, _, preset = method.partition(":")
     only = {"dataset": entry.dataset, "backbone": entry.backbone, "method": name, "preset": preset}
     cell = " ".join(f"--only {part}={text}" for part, text in only.items() if text)
-    named = sorted((p for p in _plans() if _has(p, entry.model)), key=lambda plan: -plan.seeds[entry.dataset])
+    line, inductive = (entry.dataset, entry.backbone, method), method != entry.method
+    named = [plan for plan in _plans() if plan.inductive == inductive and line in plan.lines()]
+    named.sort(key=lambda plan: -plan.seeds[entry.dataset])
     attacked = [plan for plan in named if entry.threat in plan.attacks]
     if attacked:
         return f"fgai bench {attacked[0].name} {cell}"
@@ -183,10 +186,6 @@ def settings(rows: Iterable[Row]) -> str:
 @cache
 def _plans() -> list[Plan]:
     return [Plan.read(name) for name in plans()]
-
-
-def _has(plan: Plan, model: Model) -> bool:
-    return model in {(cell.dataset, cell.backbone, cell.label) for cell in plan.cells()}
 
 
 def _by_model(rows: Iterable[F]) -> dict[Model, list[F]]:
