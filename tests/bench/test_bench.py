@@ -192,7 +192,7 @@ def test_an_inductive_model_never_sees_a_test_node(tmp_path, monkeypatch):
         seen.append(data)
         return Vanilla.fit(self, model, data, **settings)
 
-    monkeypatch.setattr("fgai.bench.run._method", lambda cell, settings: Spied(epochs=2, seed=cell.seed))
+    monkeypatch.setattr("fgai.bench.run._method", lambda cell, *_: Spied(epochs=2, seed=cell.seed))
     Spied: Any = dataclass(frozen=True)(type("Spied", (Vanilla,), {"fit": fit}))
     plan = replace(ONE, inductive=True)
     (cell,) = run(plan, tmp_path, settings=QUICK)
@@ -203,6 +203,15 @@ def test_an_inductive_model_never_sees_a_test_node(tmp_path, monkeypatch):
     rows = CellStore(tmp_path).rows(cell)
     assert all(row.inductive and row.metrics["f1"] is not None for row in rows) and len(rows) == 2
     assert list(CellStore(tmp_path).all_rows()) == []  # other tables do not count it
+
+
+def test_the_training_attack_of_an_inductive_model_has_its_share_of_the_nodes(tmp_path):
+    plan, data = replace(ONE, methods=("at",)), datasets.load("synthetic", seed=0)
+    for inductive, nodes in ((False, 20), (True, round(20 * float((~data.test_mask).float().mean())))):
+        (cell,) = run(replace(plan, inductive=inductive), tmp_path, settings=QUICK)
+        (row,) = (row for row in CellStore(tmp_path).rows(cell) if row.attack == "none")
+        assert row.settings["adversary"]["nodes"] == nodes
+    assert 0 < nodes < 20
 
 
 def test_a_plan_runs_the_attacks_of_its_columns(tmp_path):

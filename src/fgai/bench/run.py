@@ -15,7 +15,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
-from fgai.adversaries import THREATS
+from fgai.adversaries import THREATS, NodeInjection
 from fgai.attention import Attention
 from fgai.auditing.audit import CERTIFIED
 from fgai.bench.cells import row_per_attack
@@ -148,12 +148,13 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
-        train_data = prepared(without_test_nodes(data), cell, settings) if cell.inductive else None
-        data = prepared(data, cell, settings)
+        train_data = without_test_nodes(data) if cell.inductive else data
+        share = int(train_data.num_nodes or 0) / int(data.num_nodes or 0)
+        train_data, data = (prepared(graph, cell, settings) for graph in (train_data, data))
         finished = {row.attack: row for row in store.rows(cell) if not row.error}
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
-        finished = finished if _saved_model(cell, store, settings) is not None else {}
-        model, method, seconds = trained(cell, data if train_data is None else train_data, store, settings)
+        finished = finished if _saved_model(cell, store, settings, share) is not None else {}
+        model, method, seconds = trained(cell, train_data, store, settings, share)
         attacks = [name for name in asked if name not in finished]
         call = saved.call_of(method)  # a defence is attacked through its own cleaning
         rows = rows_of_model(model, data, cell, attacks, sha=sha, call=call, perturbations=settings.perturbations)
@@ -186,12 +187,15 @@ def rows_of_model(
     return rows
 
 
-def trained(cell: Cell, data: Data, store: CellStore, settings: Settings) -> tuple[nn.Module, Any, float]:
+def trained(
+    cell: Cell, data: Data, store: CellStore, settings: Settings, share: float = 1.0
+) -> tuple[nn.Module, Any, float]:
     """The model of a cell, its method, and the seconds of training. The model is saved and used again.
 
-    A method with `needs_pretrained` starts from the vanilla model of the same seed.
+    A method with `needs_pretrained` starts from the vanilla model of the same seed. `share` is the share of the nodes
+    of the dataset that `data` has.
     """
-    method, loaded = _method(cell, settings), _saved_model(cell, store, settings)
+    method, loaded = _method(cell, settings, share), _saved_model(cell, store, settings, share)
     if loaded is not None:
         return loaded.model.to(settings.device), method, float(loaded.manifest["seconds"])
     first = starting_model(cell, data, store, settings)
@@ -217,18 +221,22 @@ def prepared(data: Data, cell: Cell, settings: Settings) -> Data:
     return placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
 
 
-def _method(cell: Cell, settings: Settings) -> Any:
-    """The method of a cell, with its settings."""
+def _method(cell: Cell, settings: Settings, share: float) -> Any:
+    """The method of a cell, with its settings. On a share of the nodes, its attack injects that share of its nodes."""
     changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
-    return METHODS[cell.method].preset(cell.preset, **changed)
+    method = METHODS[cell.method].preset(cell.preset, **changed)
+    attack = getattr(method, "adversary", None)
+    if not isinstance(attack, NodeInjection) or share == 1:
+        return method
+    return replace(method, adversary=replace(attack, nodes=max(1, round(share * attack.nodes))))
 
 
-def _saved_model(cell: Cell, store: CellStore, settings: Settings) -> saved.Saved | None:
+def _saved_model(cell: Cell, store: CellStore, settings: Settings, share: float) -> saved.Saved | None:
     """The model of a cell if it was saved with the same settings and its time of training."""
     if not (model_dir(cell, store) / "manifest.json").exists():
         return None
     loaded = saved.load(model_dir(cell, store))
-    same = loaded.manifest.get("method") == _manifest(cell, _method(cell, settings))
+    same = loaded.manifest.get("method") == _manifest(cell, _method(cell, settings, share))
     return loaded if same and "seconds" in loaded.manifest else None
 
 
