@@ -519,7 +519,7 @@ def test_audit_takes_every_adversary(run, model, tmp_path, adversary):
         "feature-ball": ["steps=1", "radius=0.5"],
         "prbcd": ["flips=4", "epochs=2", "block=100"],
         "grbcd": ["flips=4", "epochs=2", "block=100"],
-        "chosen-injection": ["nodes=2", "edges=4,5", "schedules=[[1, 0.1]]"],
+        "chosen-injection": ["nodes=2", "edges=4,5", "schedules=[[1, 0.1]]", "adam=[[1, 0.2]]"],
         "worst-of": [],
         "single-target": ["nodes=2", "steps=1"],
     }[adversary]

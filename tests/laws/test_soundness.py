@@ -504,7 +504,7 @@ def test_settings_of_methods_that_cannot_work_are_refused_when_they_are_given(na
 def test_the_largest_seeds_work(name, seed):  # raw at the door
     small = {"node-injection": {"nodes": 1, "edges": 2, "steps": 1}, "edge-rewiring": {"added": 1, "dropped": 1}}
     small |= {key: {"flips": 2, "epochs": 2, "block": 50} for key in ("prbcd", "grbcd")}
-    small |= {"chosen-injection": {"nodes": 1, "edges": (2,), "schedules": ((1, 0.1),)}}
+    small |= {"chosen-injection": {"nodes": 1, "edges": (2,), "schedules": ((1, 0.1),), "adam": ((1, 0.1),)}}
     small |= {"worst-of": {"members": (NodeInjection(1, 2, steps=1), EdgeRewiring(1, 1))}}
     adversary = ADVERSARIES[name](seed=seed, **small.get(name, {"steps": 1}))
     read = Reader(trained().eval())
