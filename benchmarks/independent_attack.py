@@ -4,8 +4,10 @@ Links go to nodes of high degree, or to a greedy cover of the graph, or to rando
 tanh-squashed variables, towards each class and away from the model's own answers; the worst of all restarts counts.
 No attack code of fgai is used: its own loop, its own links, the model called directly.
 
-    python benchmarks/independent_attack.py cora --epochs 100
-    python benchmarks/independent_attack.py cora --model gat.pt   # a state_dict of the backbone, trained before
+    fgai bench chosen-links --out results/chosen-links           # keeps its models
+    python benchmarks/independent_attack.py results/chosen-links/models/cora-gat-fgai-0
+
+Rows go to results/independent.json, one per model and choice of links.
 """
 
 import argparse
@@ -17,9 +19,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
-from fgai import backbones, datasets
+from fgai import datasets, saved
 from fgai.graph import require
-from fgai.methods import Vanilla
+from resumable import keep
+
+OUT = Path("results/independent.json")
 
 
 def by_degree(edge_index: Tensor, nodes: int, count: int, draw: torch.Generator) -> Tensor:
@@ -83,42 +87,40 @@ def attack(
     return worst
 
 
+def attack_all(folder: Path, args: argparse.Namespace) -> None:
+    """Attack a saved model with each choice of links, towards each class and away from its answers; save the worst."""
+    loaded = saved.load(folder)
+    seed, model = loaded.manifest["seed"], loaded.model.requires_grad_(False)
+    data = datasets.load(loaded.manifest["data"], seed=seed)
+    x, y, edge_index = (require(data, name) for name in ("x", "y", "edge_index"))
+    data.x = x = x.to_dense() if x.is_sparse else x
+    answers = model(x, edge_index).argmax(1)
+    clean = float((answers == y)[require(data, "test_mask")].float().mean())
+    for name in args.links:
+        start, worst = time.process_time(), (1.0, clean)
+        for restart in range(args.restarts):
+            draw = torch.Generator().manual_seed(seed + restart)
+            hubs = CHOICES[name](edge_index, x.size(0), args.nodes * args.edges, draw)
+            for aim in (None, *range(int(y.max()) + 1)):
+                worst = min(worst, attack(model, data, hubs, aim, answers, args, draw))
+        about = {"model": folder.name, "links": name, "steps": args.steps, "restarts": args.restarts}
+        figures = {"clean": clean, "kept": worst[0], "f1": worst[1], "seconds": time.process_time() - start}
+        keep(OUT, ("model", "links"), [about | {name: round(value, 4) for name, value in figures.items()}])
+
+
 def main() -> None:
-    """Print the worst of each choice of links, and of all."""
+    """Attack the models in the folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset")
-    parser.add_argument("--model", type=Path, help="a state_dict of the backbone, instead of training")
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("folders", nargs="+", type=Path, help="saved models that are called with x and edge_index")
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--edges", type=int, default=40)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--restarts", type=int, default=1)
     parser.add_argument("--links", nargs="+", choices=CHOICES, default=list(CHOICES))
     args = parser.parse_args()
-    data = datasets.load(args.dataset, seed=args.seed)
-    x, y, edge_index = (require(data, name) for name in ("x", "y", "edge_index"))
-    data.x = x = x.to_dense() if x.is_sparse else x
-    model = backbones.build("gat", data, seed=args.seed)
-    if args.model is None:
-        model = Vanilla(epochs=args.epochs, seed=args.seed).fit(model, data).model
-    else:
-        model.load_state_dict(torch.load(args.model, weights_only=True))
-    model.eval().requires_grad_(False)
-    answers = model(x, edge_index).argmax(1)
-    print(f"clean F1 {float((answers == y)[require(data, 'test_mask')].float().mean()):.3f}")
-    results = []
-    for name in args.links:
-        start, each, choose = time.process_time(), [], CHOICES[name]
-        for restart in range(args.restarts):
-            draw = torch.Generator().manual_seed(args.seed + restart)
-            hubs = choose(edge_index, x.size(0), args.nodes * args.edges, draw)
-            aims = (None, *range(int(y.max()) + 1))
-            each += [attack(model, data, hubs, aim, answers, args, draw) for aim in aims]
-        results += each
-        same, right = min(each)
-        print(f"{name:8s} answers kept {same:.3f}, F1 {right:.3f}, {time.process_time() - start:.0f} CPU s")
-    print(f"worst of all: answers kept {min(results)[0]:.3f}, F1 {min(results)[1]:.3f}")
+    torch.set_num_threads(1)
+    for folder in args.folders:
+        attack_all(folder, args)
 
 
 if __name__ == "__main__":

@@ -357,6 +357,32 @@ def inductive() -> str:
     return grid(["dataset", "backbone", "method", "clean", *hidden.attacks], body)
 
 
+def defences() -> str:
+    """F1 of defences and of a robust aggregation, clean and under attackers who choose their links."""
+    plan, body = Plan.read("defences"), []
+    attacks = ("none", *plan.attacks)
+    for dataset, backbone, method in plan.lines():
+        f1 = reproduction.chosen_f1(plan, dataset, backbone, method)
+        if {*attacks} <= f1.keys():
+            body.append([dataset, backbone, f"`{method}`", *(f"{f1[attack]:.3f}" for attack in attacks)])
+    return grid(["dataset", "backbone", "method", "clean", *plan.attacks], body)
+
+
+def independent() -> str:
+    """F1 of models under `strongest`, and under the script that shares no attack with it, by its choice of links."""
+    plan, rows = Plan.read("chosen-links"), json.loads((ROOT / "results/independent.json").read_text())
+    own = {(row["model"], row["links"]): row["f1"] for row in rows}
+    body, choices = [], ("degree", "cover", "chance")
+    for dataset, backbone, method in plan.lines():
+        (cell,) = plan.cells_of(dataset, backbone, method)
+        theirs = [own.get((cell.name, links)) for links in choices]
+        if any(value is not None for value in theirs):
+            shown = ["-" if value is None else f"{value:.3f}" for value in theirs]
+            strongest = reproduction.chosen_f1(plan, dataset, backbone, method)["strongest"]
+            body.append([dataset, backbone, f"`{method}`", f"{strongest:.3f}", *shown])
+    return grid(["dataset", "backbone", "method", "`strongest`", *(f"script, by {name}" for name in choices)], body)
+
+
 def reach() -> str:
     """The largest row of the box [-1, 1] and the median row of each dataset, as sums of absolute values."""
     rows = json.loads((ROOT / "results/box.json").read_text())
@@ -488,6 +514,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "short": short,
     **{name: partial(plan, name) for name in plans() if Plan.read(name).paper is not None},
     "inductive": inductive,
+    "defences": defences,
     **{f"withstood-{name}": partial(withstood, name) for name in ("strongest", "realistic")},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
     "ways": lambda: costs(
@@ -518,6 +545,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "planted": reasons.planted,
     "threats": threats,
     "reach": reach,
+    "independent": independent,
     "typed": typed,
     "trials": trials,
     "grades": grades,
