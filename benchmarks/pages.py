@@ -501,6 +501,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "violations": violations,
     "certified-links": lambda: proved.certified("links"),
     "certified-chosen": proved.chosen,
+    "certified-ahead": proved.ahead,
     "certified-training": proved.training,
     "interception": proved.intercepted,
     "certified-deletions": lambda: proved.certified("deletions"),

@@ -40,8 +40,8 @@ def certified(against: str) -> str:
     return grid([*head, *heads], body)
 
 
-def chosen(links: int = 5) -> str:
-    """Votes with the T that certifies most validation nodes as right, for each seed: shares of test nodes."""
+def _calibrated(links: int) -> dict[tuple[str, ...], list[Row]]:
+    """The rows of votes with the T that certifies most validation nodes as right, a row per seed, by model."""
     options: dict[tuple[str, str, str, int], list[Row]] = defaultdict(list)
     for row in _rows("certified.json"):
         if row["against"] == "links" and row["budget"] == links and "validation" in row:
@@ -50,8 +50,13 @@ def chosen(links: int = 5) -> str:
     for (*about, _), rows in options.items():
         rows.sort(key=lambda row: row["groups"])
         models[*map(str, about)].append(max(rows, key=lambda row: (row["validation"], row["validation_accuracy"])))
+    return models
+
+
+def chosen(links: int = 5) -> str:
+    """Votes with the T that validation nodes choose: shares of test nodes."""
     body = []
-    for about, own in models.items():
+    for about, own in _calibrated(links).items():
         right, accuracy, plain, bare = (
             mean(row[name] for row in own) for name in ("certified_and_right", "accuracy", "plain", "without_links")
         )
@@ -60,6 +65,18 @@ def chosen(links: int = 5) -> str:
         body.append([*about, str(len(own)), groups, *figures])
     head = ["dataset", "backbone", "method", "seeds", "T", f"certified and right, e = {links}", "without links"]
     return grid([*head, "difference", "accuracy", "plain", "difference"], body)
+
+
+def ahead(backbone: str = "gat") -> str:
+    """How much more is certified and right than the model without links has right, by the number of links."""
+    columns = {links: _calibrated(links) for links in (1, 2, 5, 10)}
+    body = []
+    for about in columns[1]:
+        if about[1:] in ((backbone, "vanilla"), (backbone, "fgai")):
+            own = [columns[links][about] for links in columns]
+            gains = [mean(row["certified_and_right"] - row["without_links"] for row in rows) for rows in own]
+            body.append([about[0], about[2], *(f"{gain:+.3f}" for gain in gains)])
+    return grid(["dataset", f"method, {backbone.upper()}", *(f"e = {links}" for links in columns)], body)
 
 
 def training() -> str:
