@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import fgai
 from fgai import Reader, datasets, devices, explainer, large, saved
 from fgai import certificates as certificate
-from fgai.adversaries import ADVERSARIES, GAINS, AttentionBall, ChosenInjection, GraphInjection, NodeInjection
+from fgai.adversaries import ADVERSARIES, GAINS, AttentionBall, GraphInjection, NodeInjection
 from fgai.auditing import sanity
 from fgai.backbones import BACKBONES
 from fgai.certificates import worst_push
@@ -85,7 +85,7 @@ def small(kind, **settings):
     made = {name: value for name, value in given.items() if name in named}
     if "edges" in named:
         made["edges"] = (3,) if isinstance(named["edges"].default, tuple) else 3
-    if kind is ChosenInjection:
+    if "adam" in named and isinstance(named["adam"].default, tuple):
         made["adam"] = ((2, 0.5),)
     return kind(**made)
 
