@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import chosen_links
 import molecules
 import places
 import planned
@@ -332,64 +333,6 @@ def plan(name: str) -> str:
     return grid(table.head, body) + "\n" + "\n".join(map(_item, table.notes)) + "\n"
 
 
-def withstood(attack: str) -> str:
-    """F1 of each method under an attacker who chooses its links, one line per dataset and backbone; best in bold."""
-    plan, body = Plan.read("chosen-links"), []
-    for dataset, backbone in product(plan.seeds, plan.backbones):
-        f1 = {method: reproduction.chosen_f1(plan, dataset, backbone, method) for method in plan.methods}
-        values = [f1[method].get(attack) for method in f1]
-        best = max((value for value in values if value is not None), default=0.0)
-        shown = ["-" if v is None else f"**{v:.3f}**" if v == best else f"{v:.3f}" for v in values]
-        if {*shown} != {"-"}:
-            clean = f1["vanilla"].get("none")
-            body.append([dataset, backbone, "-" if clean is None else f"{clean:.3f}", *shown])
-    return grid(["dataset", "backbone", "vanilla, clean", *(f"`{method}`" for method in plan.methods)], body)
-
-
-def inductive() -> str:
-    """F1 of models that were trained without the test nodes, and of those that were trained on the whole graph."""
-    hidden, transductive, body = Plan.read("inductive"), Plan.read("chosen-links"), []
-    for dataset, backbone, method in hidden.lines():
-        pair = [reproduction.chosen_f1(one, dataset, backbone, method) for one in (hidden, transductive)]
-        if all(pair):
-            values = [" / ".join(f"{f1[attack]:.3f}" for f1 in pair) for attack in ("none", *hidden.attacks)]
-            body.append([dataset, backbone, f"`{method}`", *values])
-    return grid(["dataset", "backbone", "method", "clean", *hidden.attacks], body)
-
-
-def defences() -> str:
-    """F1 of defences and of a robust aggregation, clean and under attackers who choose their links."""
-    plan, body = Plan.read("defences"), []
-    attacks = ("none", *plan.attacks)
-    for dataset, backbone, method in plan.lines():
-        f1 = reproduction.chosen_f1(plan, dataset, backbone, method)
-        if {*attacks} <= f1.keys():
-            body.append([dataset, backbone, f"`{method}`", *(f"{f1[attack]:.3f}" for attack in attacks)])
-    return grid(["dataset", "backbone", "method", "clean", *plan.attacks], body)
-
-
-def independent() -> str:
-    """F1 of models under `strongest`, and under the script that shares no attack with it, by its choice of links."""
-    plan, rows = Plan.read("chosen-links"), json.loads((ROOT / "results/independent.json").read_text())
-    own = {(row["model"], row["links"]): row["f1"] for row in rows}
-    body, choices = [], ("degree", "cover", "chance")
-    for dataset, backbone, method in plan.lines():
-        (cell,) = plan.cells_of(dataset, backbone, method)
-        theirs = [own.get((cell.name, links)) for links in choices]
-        if any(value is not None for value in theirs):
-            shown = ["-" if value is None else f"{value:.3f}" for value in theirs]
-            strongest = reproduction.chosen_f1(plan, dataset, backbone, method)["strongest"]
-            body.append([dataset, backbone, f"`{method}`", f"{strongest:.3f}", *shown])
-    return grid(["dataset", "backbone", "method", "`strongest`", *(f"script, by {name}" for name in choices)], body)
-
-
-def reach() -> str:
-    """The largest row of the box [-1, 1] and the median row of each dataset, as sums of absolute values."""
-    rows = json.loads((ROOT / "results/box.json").read_text())
-    body = [[row["dataset"], f"{row['features']:,}", f"{row['median']:g}", f"{row['ratio']:g}"] for row in rows]
-    return grid(["dataset", "largest row of the box", "median row of the data", "ratio"], body)
-
-
 def _item(note: str) -> str:
     return textwrap.fill(note, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
 
@@ -514,9 +457,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "goals": goals,
     "short": short,
     **{name: partial(plan, name) for name in plans() if Plan.read(name).paper is not None},
-    "inductive": inductive,
-    "defences": defences,
-    **{f"withstood-{name}": partial(withstood, name) for name in ("strongest", "realistic")},
     "epochs": lambda: costs("speed.json", "python benchmarks/epochs.py"),
     "ways": lambda: costs(
         "speed.json", ("python benchmarks/audit_time.py", "python benchmarks/epochs.py"), model="gat"
@@ -545,8 +485,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "released-gatt": reasons.released,
     "planted": reasons.planted,
     "threats": threats,
-    "reach": reach,
-    "independent": independent,
     "typed": typed,
     "trials": trials,
     "grades": grades,
@@ -557,6 +495,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "standing": places.standing_sentence,
     "winners": places.winners,
     "leads": places.leads,
+    **chosen_links.FIGURES,
     **reproduction.FIGURES,
     **molecules.FIGURES,
     "explanation-costs": lambda: costs("speed.json", "python benchmarks/explanations.py"),

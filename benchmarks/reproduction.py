@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import chosen_links
 from fgai.bench.leaderboard import Entry
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore, Row, read_costs
@@ -227,18 +228,12 @@ def released() -> str:
     return grid(["what", "value", "how it is known"], [[row["what"], row["value"], row["how"]] for row in rows])
 
 
-def chosen_f1(plan: Plan, dataset: str, backbone: str, method: str) -> dict[str, float]:
-    """F1 by attack of the one cell of a method in the plan of attackers who choose their links."""
-    (cell,), store = plan.cells_of(dataset, backbone, method), CellStore(RESULTS / "chosen-links")
-    return {row.attack: float(row.metrics["f1"] or 0) for row in store.rows(cell) if not row.error}
-
-
 def weak_points() -> str:
     """F1 under an attacker who chooses its links, and under one whose nodes resemble the data."""
     plan, body = Plan.read("chosen-links"), []
     for dataset in ("cora", "amazon-photo"):
         for method in ("vanilla", "ln", "at", "fgai"):
-            f1 = chosen_f1(plan, dataset, "gat", method)
+            f1 = chosen_links.metric(plan, dataset, "gat", method)
             body.append([dataset, method, *(f"{f1[attack]:.3f}" for attack in ("none", "strongest", "realistic"))])
     return grid(["dataset", "method, GAT", "clean", "strongest", "realistic"], body)
 
