@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from fgai import datasets, read, saved
-from fgai.adversaries import Perturbation
+from fgai.adversaries import THREATS, NodeInjection, Perturbation, Threat
 from fgai.bench.perturbations import Origin, SavedPerturbation, load_all, unit_test
 from fgai.bench.plan import Cell
 from fgai.bench.results import CellStore
@@ -38,6 +38,15 @@ def test_a_run_keeps_the_worst_perturbation_with_its_origin(done):
     worst = min(f1, key=lambda attack: f1[attack])
     assert one.origin == Origin("synthetic", rows["none"].data_sha256, worst, CELL.name, 0, clean, f1[worst])
     assert one.perturbation.x is not None and one.perturbation.x.shape == (20, 32)
+
+
+def test_an_attack_that_names_an_explanation_leaves_its_perturbation(tmp_path, monkeypatch):
+    tiny = Threat("explanation", NodeInjection(2, 4, steps=1), "attention-divergence", "Two nodes.", "explanation")
+    monkeypatch.setitem(THREATS._entries, "explanation", tiny)
+    finish(CELL, CellStore(tmp_path), Settings(("explanation:tree",), epochs=2, perturbations=tmp_path / "saved"))
+    assert [row.error for row in CellStore(tmp_path).rows(CELL)] == ["", ""]
+    (one,) = load_all(tmp_path / "saved")
+    assert one.origin.threat == "explanation" and one.perturbation.x.shape == (2, 32)
 
 
 def test_its_own_model_falls_as_far_as_the_row_says(done):

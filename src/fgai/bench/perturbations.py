@@ -10,6 +10,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import AttackResult, Gain, Perturbation, budget_of, has_budget
+from fgai.bench.plan import attack_parts
 from fgai.bench.results import Row
 from fgai.bench.tables import grid
 from fgai.calling import Call
@@ -90,8 +91,9 @@ class Worst:
         """Take the perturbation of an attacked trial if F1 is lower."""
         clean, f1 = METRICS["f1"].compute(trial.reference or trial), float(row.metrics["f1"] or 0)
         lower = self._worst is None or f1 < self._worst.origin.f1_attacked
-        if lower and has_budget(row.attack) and isinstance(trial.now, AttackResult):
-            origin = Origin(row.dataset, row.data_sha256, row.attack, self.cell, row.seed, clean, f1)
+        threat, _ = attack_parts(row.attack)
+        if lower and has_budget(threat) and isinstance(trial.now, AttackResult):
+            origin = Origin(row.dataset, row.data_sha256, threat, self.cell, row.seed, clean, f1)
             self._worst = SavedPerturbation(trial.now.perturbation, origin)
 
     def save(self) -> None:
