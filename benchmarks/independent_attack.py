@@ -105,7 +105,7 @@ def attack_all(folder: Path, args: argparse.Namespace) -> None:
                 worst = min(worst, attack(model, data, hubs, aim, answers, args, draw))
         about = {"model": folder.name, "links": name, "steps": args.steps, "restarts": args.restarts}
         figures = {"clean": clean, "kept": worst[0], "f1": worst[1], "seconds": time.process_time() - start}
-        keep(OUT, ("model", "links"), [about | {name: round(value, 4) for name, value in figures.items()}])
+        keep(OUT, ("model", "links"), [about | {key: round(value, 4) for key, value in figures.items()}])
 
 
 def main() -> None:

@@ -148,9 +148,10 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
     with seeded(cell.seed):
         data = datasets.load(cell.dataset, seed=cell.seed)
         sha = datasets.fingerprint(data)
-        train_data = without_test_nodes(data) if cell.inductive else data
+        train_data = prepared(without_test_nodes(data), cell, settings) if cell.inductive else None
+        data = prepared(data, cell, settings)
+        train_data = data if train_data is None else train_data
         share = int(train_data.num_nodes or 0) / int(data.num_nodes or 0)
-        train_data, data = (prepared(graph, cell, settings) for graph in (train_data, data))
         finished = {row.attack: row for row in store.rows(cell) if not row.error}
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
         finished = finished if _saved_model(cell, store, settings, share) is not None else {}
