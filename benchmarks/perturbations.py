@@ -18,7 +18,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
-from fgai.bench.perturbations import FOLDER, load_all, unit_test
+from fgai.bench.perturbations import FOLDER, Worst, load_all, unit_test
 from fgai.bench.plan import Cell
 from fgai.bench.run import rows_of_model
 from fgai.calling import Call
@@ -67,7 +67,7 @@ def main(models: Annotated[Path, typer.Option(help="A folder of saved models.")]
     for cell in cells:
         if not (FOLDER / f"{cell.name}.safetensors").exists():
             model, data, call, sha = loaded(cell, models)
-            rows_of_model(model, data, cell, (THREAT,), sha=sha, call=call, perturbations=FOLDER)
+            list(rows_of_model(model, data, cell, (THREAT,), sha=sha, call=call, worst=Worst(cell.name, FOLDER)))
     for cell in cells:
         keep(RESULTS, ("model", "against"), rows(cell, models))
 

@@ -105,6 +105,29 @@ def test_a_failure_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     assert CellStore(tmp_path).finished(cell)
 
 
+def test_an_attack_that_fails_loses_no_row_that_was_finished(tmp_path, monkeypatch):
+    cell, store = Cell("synthetic", "gat", "vanilla", 0), CellStore(tmp_path)
+    finish(cell, store, QUICK)
+    before = {row.attack: row for row in store.rows(cell)}
+    more = replace(QUICK, attacks=("injection-20x20", "injection-20x40", "single-1"))
+
+    broken = THREATS["single-1"].adversary
+
+    def failing(adversary, gain, clean, seed):
+        return 1 / 0 if adversary == broken else attacked_trial(adversary, gain, clean, seed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fgai.bench.cells.attacked_trial", failing)
+        finish(cell, store, more)
+    kept = {row.attack: row for row in store.rows(cell) if not row.error}
+    assert kept.keys() == {"none", "injection-20x20", "injection-20x40"} and not store.finished(cell)
+    assert {name: kept[name] for name in before} == before
+    assert "ZeroDivisionError" in "".join(row.error for row in store.rows(cell))
+    finish(cell, store, more)
+    again = {row.attack: row for row in store.rows(cell)}
+    assert store.finished(cell, more.attacks) and {name: again[name] for name in kept} == kept
+
+
 def test_a_method_that_needs_a_trained_model_starts_from_the_vanilla_one(tmp_path):
     finish(Cell("synthetic", "gat", "fgai", 0), CellStore(tmp_path), QUICK)
     assert (tmp_path / "models" / "synthetic-gat-vanilla-0" / "manifest.json").exists()

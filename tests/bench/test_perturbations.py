@@ -1,6 +1,7 @@
 """Perturbations as files: they name their graph and their budget, and any model is tested against them."""
 
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,17 @@ def test_an_attack_that_names_an_explanation_leaves_its_perturbation(tmp_path, m
     assert [row.error for row in CellStore(tmp_path).rows(CELL)] == ["", ""]
     (one,) = load_all(tmp_path / "saved")
     assert one.origin.threat == "explanation" and one.perturbation.x.shape == (2, 32)
+
+
+def test_a_weaker_attack_on_a_saved_model_does_not_replace_its_worst_perturbation(done, tmp_path, monkeypatch):
+    folder = shutil.copytree(done, tmp_path / "cells")
+    weak = Threat("explanation", NodeInjection(1, 1, steps=1), "cross-entropy", "One node, one link.", "explanation")
+    monkeypatch.setitem(THREATS._entries, "explanation", weak)
+    settings = Settings(("explanation",), epochs=2, perturbations=folder / "perturbations")
+    finish(CELL, CellStore(folder), settings)
+    (before,), (now,) = load_all(done / "perturbations"), load_all(folder / "perturbations")
+    f1 = {row.attack: row.metrics["f1"] for row in CellStore(folder).rows(CELL)}
+    assert f1["explanation"] > before.origin.f1_attacked and now.origin == before.origin
 
 
 def test_its_own_model_falls_as_far_as_the_row_says(done):

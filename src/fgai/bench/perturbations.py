@@ -81,25 +81,24 @@ class Worst:
     Args:
         cell: The name of the cell.
         folder: The folder to write to; None writes nothing.
+        keep: Start from the file that the folder has: it was made against the same model.
     """
 
-    def __init__(self, cell: str, folder: Path | None) -> None:
+    def __init__(self, cell: str, folder: Path | None, *, keep: bool = False) -> None:
         self.cell, self.folder = cell, folder
-        self._worst: SavedPerturbation | None = None
+        path = (folder or Path()) / f"{cell}.safetensors"
+        self._worst = SavedPerturbation.load(path) if keep and folder is not None and path.exists() else None
 
     def offer(self, row: Row, trial: Trial) -> None:
-        """Take the perturbation of an attacked trial if F1 is lower."""
+        """Take the perturbation of an attacked trial if F1 is lower, and write it."""
         clean, f1 = METRICS["f1"].compute(trial.reference or trial), float(row.metrics["f1"] or 0)
         lower = self._worst is None or f1 < self._worst.origin.f1_attacked
         threat, _ = attack_parts(row.attack)
         if lower and has_budget(threat) and isinstance(trial.now, AttackResult):
             origin = Origin(row.dataset, row.data_sha256, threat, self.cell, row.seed, clean, f1)
             self._worst = SavedPerturbation(trial.now.perturbation, origin)
-
-    def save(self) -> None:
-        """Write the perturbation, if there is one."""
-        if self.folder is not None and self._worst is not None:
-            self._worst.save(self.folder)
+            if self.folder is not None:
+                self._worst.save(self.folder)
 
 
 def load_all(folder: str | Path, dataset: str = "") -> list[SavedPerturbation]:

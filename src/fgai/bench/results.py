@@ -95,7 +95,7 @@ def write_costs(path: str | Path, costs: Iterable[Cost]) -> None:
 
 
 class CellStore:
-    """A folder of results: `<folder>/<cell>.json` holds the rows of a cell, or one row with its error."""
+    """A folder of results: `<folder>/<cell>.json` holds the rows of a cell, and its error if it failed."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -125,22 +125,25 @@ def _metrics(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[str] = ()) -> None:
-    """Train and attack one cell, and save its rows or the error that ended it."""
+    """Train and attack one cell. Each row is saved as soon as it is known; an error that ends the cell is the last."""
     if store.finished(cell, settings.attacks or ()):
         return
     for module in modules:
         import_from_cwd(module)
+    rows: list[Row] = []
     try:
-        rows = rows_of_cell(cell, store, settings)
+        for row in rows_of_cell(cell, store, settings):
+            rows.append(row)
+            store.put(cell, rows)
     except Exception as error:
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
         about = {"preset": cell.preset, "inductive": cell.inductive}
-        rows = [Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, **about, error=message)]
-    store.put(cell, rows)
+        failed = Row(cell.dataset, cell.backbone, cell.method, cell.seed, {}, **about, error=message)
+        store.put(cell, [*rows, failed])
 
 
-def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[Row]:
-    """The rows of one cell: one for the clean graph, with certified shares, and one per attack.
+def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Iterator[Row]:
+    """Yield the rows of one cell: one for the clean graph, with certified shares, and one per attack.
 
     If the model of the cell was saved, its finished rows are kept, and only the other attacks run. Otherwise all rows
     are made anew, also those of earlier attacks, so that they are about one model.
@@ -154,38 +157,27 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Sequence[R
         share = int(train_data.num_nodes or 0) / int(data.num_nodes or 0)
         finished = {row.attack: row for row in store.rows(cell) if not row.error}
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
-        finished = finished if _saved_model(cell, store, settings, share) is not None else {}
+        kept = _saved_model(cell, store, settings, share) is not None
+        finished = finished if kept else {}
+        yield from finished.values()
         model, method, seconds = trained(cell, train_data, store, settings, share)
         attacks = [name for name in asked if name not in finished]
-        call = saved.call_of(method)  # a defence is attacked through its own cleaning
-        rows = rows_of_model(model, data, cell, attacks, sha=sha, call=call, perturbations=settings.perturbations)
-    if "none" in rows:
-        rows["none"] = replace(rows["none"], settings=asdict(method), seconds=seconds)
-    return [*finished.values(), *rows.values()]
+        worst = Worst(cell.name, settings.perturbations, keep=kept)
+        # a defence is attacked through its own cleaning
+        for row in rows_of_model(model, data, cell, attacks, sha=sha, call=saved.call_of(method), worst=worst):
+            yield replace(row, settings=asdict(method), seconds=seconds) if row.attack == "none" else row
 
 
 def rows_of_model(
-    model: nn.Module,
-    data: Data,
-    cell: Cell,
-    attacks: Sequence[str],
-    *,
-    sha: str,
-    call: Call | None,
-    perturbations: Path | None,
-) -> dict[str, Row]:
-    """The rows of a trained model by attack, with certified shares for `none`; the worst perturbation is saved."""
+    model: nn.Module, data: Data, cell: Cell, attacks: Sequence[str], *, sha: str, call: Call | None, worst: Worst
+) -> Iterator[Row]:
+    """Yield the rows of a trained model by attack, with certified shares for `none`; `worst` gets the perturbations."""
     about = {"dataset": cell.dataset, "backbone": cell.backbone, "method": cell.method, "seed": cell.seed}
-    worst = Worst(cell.name, perturbations)
-    rows = {
-        row.attack: replace(row, preset=cell.preset, inductive=cell.inductive)
-        for row in row_per_attack(model, data, call=call, sha=sha, attacks=attacks, on_attack=worst.offer, **about)
-    }
-    worst.save()
-    if clean := rows.get("none"):
-        shares = certified(read(model, data, call=call).explanation)
-        rows["none"] = replace(clean, metrics={**clean.metrics, **shares})
-    return rows
+    rows = row_per_attack(model, data, call=call, sha=sha, attacks=attacks, on_attack=worst.offer, **about)
+    for row in rows:
+        shares = certified(read(model, data, call=call).explanation) if row.attack == "none" else {}
+        metrics = {**row.metrics, **shares}
+        yield replace(row, preset=cell.preset, inductive=cell.inductive, metrics=metrics)
 
 
 def trained(

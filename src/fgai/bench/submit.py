@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 from fgai import datasets, saved
 from fgai.adversaries import ADVERSARIES, THREATS, Threat, WithinBudget, budget_of
+from fgai.bench.perturbations import Worst
 from fgai.bench.plan import Cell, Plan, is_name
 from fgai.bench.results import CellStore
 from fgai.bench.rules import Check, blind_to_test_labels, deterministic, fair_attack, visible_gradients
@@ -220,10 +221,9 @@ def _submit_model(one: _Model, name: str, plan: Plan, store: CellStore, settings
     if done.ok:
         attacks, sha = ("none", *plan.attacks), datasets.fingerprint(raw)
         with seeded(cell.seed):
-            rows = rows_of_model(
-                model, data, cell, attacks, sha=sha, call=one.call, perturbations=settings.perturbations
-            )
-        store.put(cell, rows.values())
+            worst = Worst(cell.name, settings.perturbations)
+            rows = list(rows_of_model(model, data, cell, attacks, sha=sha, call=one.call, worst=worst))
+        store.put(cell, rows)
         shown = replace(
             plan, seeds={cell.dataset: cell.seed + 1}, backbones=(cell.backbone,), methods=(name,), where={}
         )

@@ -117,7 +117,7 @@ def verify(name: str, folder: str | Path, settings: Settings = Settings()) -> Ve
     attacks = tuple(row.attack for row in committed if row.attack != "none")
     with TemporaryDirectory() as scratch:
         rows = rows_of_cell(cell, CellStore(scratch), replace(settings, attacks=attacks))
-    again = {row.attack: row for row in rows}
+        again = {row.attack: row for row in rows}
     same, notes = _seeds_of_intervals(cell, store)
     comparisons = [
         Comparison(row.attack, metric, float(value), float(new), _allowed(same, row, metric))

@@ -60,7 +60,8 @@ def bench(
     failed = [cell for cell in cells if not store.finished(cell)]
     typer.echo(f"{len(cells)} cells of {plan} ran; fgai table {plan} {out} shows them")
     for cell in failed:
-        typer.echo(f"{cell.name} failed: {store.rows(cell)[0].error.splitlines()[0]}", err=True)
+        error = next(row.error for row in store.rows(cell) if row.error)
+        typer.echo(f"{cell.name} failed: {error.splitlines()[0]}", err=True)
     if failed:
         raise typer.Exit(1)
 
