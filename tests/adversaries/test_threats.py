@@ -275,14 +275,14 @@ def linked_rows(graph: Data, nodes: int = 3, edges: int = 6) -> tuple[SimilarRow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_similar_rows_are_in_the_box_and_similar_to_their_neighbours(sparse):
     graph = small()
-    graph.x = graph.x.abs()
+    graph.x = graph.x.abs().double()
     plain, graph.x = graph.x, graph.x.to_sparse() if sparse else graph.x
     rows, (new, old) = linked_rows(graph)
     for scale in (0.01, 0.3, 5.0):
-        x = rows.clamp(scale * torch.randn(3, plain.size(1), generator=torch.Generator().manual_seed(0)))
+        x = rows.clamp(scale * torch.randn(3, plain.size(1), generator=torch.Generator().manual_seed(0)).double())
         cosine = torch.nn.functional.cosine_similarity(x[new - graph.num_nodes], plain[old])
         assert float(x.abs().max()) <= 1 and float(cosine.min()) >= 0.1
-        torch.testing.assert_close(rows.clamp(x), x, rtol=0, atol=1e-6)
+        torch.testing.assert_close(rows.clamp(x), x, rtol=0, atol=1e-9)
 
 
 def test_a_row_moves_no_farther_than_the_first_similarity_that_is_too_small():
@@ -295,6 +295,17 @@ def test_a_row_moves_no_farther_than_the_first_similarity_that_is_too_small():
     beyond = near + 0.01 * (far - rows.inside)
     cosine = torch.nn.functional.cosine_similarity(beyond[new - graph.num_nodes], graph.x[old]).view(3, -1)
     assert bool((cosine.min(1).values < rows.least).all())
+
+
+def test_similar_rows_are_long_where_the_box_lets_them():
+    graph = datasets.load("synthetic-words", seed=0)
+    rows, (new, old) = linked_rows(graph)
+    unit = torch.nn.functional.normalize(require(graph, "x")[old], dim=1)
+    mean = torch.zeros_like(rows.inside).index_add_(0, new - len(require(graph, "x")), unit)
+    short = mean / mean.amax(1, keepdim=True)  # as long as it can be without a cut
+    similarity = torch.nn.functional.cosine_similarity(rows.inside[new - len(require(graph, "x"))], unit)
+    assert bool((rows.inside.norm(dim=1) > 1.5 * short.norm(dim=1)).all()) and float(similarity.min()) > rows.least
+    assert float(rows.inside.abs().max()) <= 1
 
 
 def test_a_guard_keeps_the_links_of_similar_nodes_and_removes_those_of_others():

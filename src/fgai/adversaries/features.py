@@ -18,6 +18,7 @@ from fgai.graph import require, segment_sum
 from fgai.registry import Registry
 
 Ends = tuple[float, float] | None
+DOUBLINGS, SPARE = 10, 1.25  # of rows that are similar to the nodes that they are linked to
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,31 @@ class SimilarBox(FeatureBox):
         linked = x.index_select(0, node)
         linked = (linked.to_dense() if linked.is_sparse else linked)[:, : len(self.low)].to(self.low)
         unit = normalize(linked, dim=1)
-        mean = normalize(segment_sum(unit, row, count), dim=1)
-        room = torch.where(mean == 0, math.inf, torch.where(mean < 0, self.low, self.high) / mean)
-        inside = self.clamp(room.amin(1, keepdim=True).clamp(0, 1) * mean)
-        counts = (unit * normalize(inside, dim=1)[row]).sum(1) > self.least
+        inside = self._inside(normalize(segment_sum(unit, row, count), dim=1), unit, row)
+        counts = _cosine(inside, unit, row) > self.least
         return SimilarRows(self.low, self.high, self.least, inside, unit[counts], row[counts])
+
+    def _inside(self, mean: Tensor, unit: Tensor, row: Tensor) -> Tensor:
+        """Return clamp(c * mean) for the largest c that keeps the similarities `SPARE` times as large as needed.
+
+        c is a power of two times the c at which c * mean leaves the box. A long row leaves room for large features:
+        its similarity to a node that shares its signs falls slowly with c, and its length grows.
+        """
+        room = torch.where(mean == 0, math.inf, torch.where(mean < 0, self.low, self.high) / mean)
+        scale = room.amin(1, keepdim=True).clamp(0, 1)
+        inside = self.clamp(scale * mean)
+        counts = _cosine(inside, unit, row) > self.least
+        for _ in range(DOUBLINGS):
+            scale = 2 * scale
+            longer = self.clamp(scale * mean)
+            lost = counts & (_cosine(longer, unit, row) < SPARE * self.least)
+            inside = torch.where(segment_sum(lost.to(mean), row, len(mean)).unsqueeze(1) == 0, longer, inside)
+        return inside
+
+
+def _cosine(x: Tensor, unit: Tensor, row: Tensor) -> Tensor:
+    """Return the cosine similarity of each linked node, of length 1, to its injected node; [L]."""
+    return (unit * normalize(x, dim=1)[row]).sum(1)
 
 
 @dataclass(frozen=True)
@@ -135,12 +156,12 @@ class SimilarRows(FeatureBox):
     """Rows of a box whose cosine similarity to the nodes that they are linked to is at least `least`.
 
     For one node the set is the intersection of a box and convex cones, so a segment from a point inside leaves it once.
-    That point is the mean direction of the linked nodes. A link whose similarity to it is too small is not counted:
-    a defence removes it.
+    That point is along the mean direction of the linked nodes. A link whose similarity to it is too small is not
+    counted: a defence removes it.
 
     Args:
         least: Least cosine similarity.
-        inside: The mean direction of the nodes linked to each injected node, inside the box; [M, F].
+        inside: The mean direction of the nodes linked to each injected node, longer and cut to the box; [M, F].
         unit: The features of the linked nodes that count, of length 1; [L, F].
         row: The injected node of each of them; [L].
     """
