@@ -6,6 +6,7 @@ python benchmarks/figures.py --models DIR    # take the models that lie there
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +37,7 @@ WATCHED, SMALL, VIEWS = 200, (11, 15), 2  # nodes that are watched, their degree
 
 
 def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """The model of a cell and its history, from the folder of models or trained now."""
+    """The model of a cell and its history, from the folder of models or trained now; `fgai bench` can use it, too."""
     folder = models / cell.name
     if folder.exists():
         results = saved.load(folder)
@@ -45,10 +46,12 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
     start = backbones.build(cell.backbone, data, seed=cell.seed)
     if method.needs_pretrained:
         start, _ = trained(replace(cell, method="vanilla", preset="default"), data, models)
+    begin = time.perf_counter()
     fit = method.fit(start, data)
+    seconds = time.perf_counter() - begin
     history = [asdict(epoch) for epoch in fit.history]
     about = {"method": {"name": cell.method, **asdict(method)}, "history": history}  # pyright: ignore[reportArgumentType]
-    saved.save(folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), **about)
+    saved.save(folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), **about, seconds=seconds)
     return fit.model, history
 
 
