@@ -50,8 +50,9 @@ def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[
     fit = method.fit(start, data)
     seconds = time.perf_counter() - begin
     history = [asdict(epoch) for epoch in fit.history]
-    about = {"method": {"name": cell.method, **asdict(method)}, "history": history}  # pyright: ignore[reportArgumentType]
-    saved.save(folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), **about, seconds=seconds)
+    settings = {"name": cell.method, **asdict(method)}  # pyright: ignore[reportArgumentType]
+    about = {"data": cell.dataset, "method": settings, "seed": cell.seed, "seconds": seconds, "history": history}
+    saved.save(folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), **about)
     return fit.model, history
 
 
