@@ -157,12 +157,12 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Iterator[R
         share = int(train_data.num_nodes or 0) / int(data.num_nodes or 0)
         finished = {row.attack: row for row in store.rows(cell) if not row.error}
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
-        kept = _saved_model(cell, store, settings, share) is not None
-        finished = finished if kept else {}
+        same_model = _saved_model(cell, store, settings, share) is not None
+        finished = finished if same_model else {}
         yield from finished.values()
         model, method, seconds = trained(cell, train_data, store, settings, share)
         attacks = [name for name in asked if name not in finished]
-        worst = Worst(cell.name, settings.perturbations, keep=kept)
+        worst = Worst(cell.name, settings.perturbations, keep=same_model)
         # a defence is attacked through its own cleaning
         for row in rows_of_model(model, data, cell, attacks, sha=sha, call=saved.call_of(method), worst=worst):
             yield replace(row, settings=asdict(method), seconds=seconds) if row.attack == "none" else row
