@@ -68,7 +68,7 @@ TRIALS: dict[str, Any] = {
     "degree by Adam, aimed, 12 rounds": FGAI(adversary=BY_DEGREE, aimed=True, restart_every=12),
     "degree by Adam, aimed, 5 steps": FGAI(adversary=replace(BY_DEGREE, steps=5), aimed=True),
     "degree by Adam, aimed, steps of 1": FGAI(adversary=replace(BY_DEGREE, step=1.0), aimed=True),
-    "degree by Adam, aimed, 400 epochs": FGAI(adversary=BY_DEGREE, aimed=True, epochs=400),
+    "degree by Adam, aimed, explanation 20": FGAI(adversary=BY_DEGREE, aimed=True, explanation=20.0),
     "degree by Adam, aimed, 40 nodes": FGAI(adversary=replace(BY_DEGREE, nodes=40), aimed=True),
     "degree by Adam, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
     "degree by Adam, aimed, support, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0, **SUPPORT),
