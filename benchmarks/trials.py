@@ -69,6 +69,7 @@ TRIALS: dict[str, Any] = {
     "degree by Adam, aimed, 5 steps": FGAI(adversary=replace(BY_DEGREE, steps=5), aimed=True),
     "degree by Adam, aimed, steps of 1": FGAI(adversary=replace(BY_DEGREE, step=1.0), aimed=True),
     "degree by Adam, aimed, explanation 20": FGAI(adversary=BY_DEGREE, aimed=True, explanation=20.0),
+    "degree by Adam, aimed, explanation 50": FGAI(adversary=BY_DEGREE, aimed=True, explanation=50.0),
     "degree by Adam, aimed, 40 nodes": FGAI(adversary=replace(BY_DEGREE, nodes=40), aimed=True),
     "degree by Adam, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
     "degree by Adam, aimed, support, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0, **SUPPORT),
