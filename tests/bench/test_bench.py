@@ -109,7 +109,8 @@ def test_an_attack_that_fails_loses_no_row_that_was_finished(tmp_path, monkeypat
     cell, store = Cell("synthetic", "gat", "vanilla", 0), CellStore(tmp_path)
     finish(cell, store, QUICK)
     before = {row.attack: row for row in store.rows(cell)}
-    more = replace(QUICK, attacks=("injection-20x20", "injection-20x40", "single-1"))
+    attacks = ("injection-20x20", "injection-20x40", "single-1")
+    more = replace(QUICK, attacks=attacks)
 
     broken = THREATS["single-1"].adversary
 
@@ -125,7 +126,7 @@ def test_an_attack_that_fails_loses_no_row_that_was_finished(tmp_path, monkeypat
     assert "ZeroDivisionError" in "".join(row.error for row in store.rows(cell))
     finish(cell, store, more)
     again = {row.attack: row for row in store.rows(cell)}
-    assert store.finished(cell, more.attacks) and {name: again[name] for name in kept} == kept
+    assert store.finished(cell, attacks) and {name: again[name] for name in kept} == kept
 
 
 def test_a_method_that_needs_a_trained_model_starts_from_the_vanilla_one(tmp_path):
