@@ -18,7 +18,8 @@ from fgai.graph import require, segment_sum
 from fgai.registry import Registry
 
 Ends = tuple[float, float] | None
-DOUBLINGS, SPARE = 10, 1.25  # of rows that are similar to the nodes that they are linked to
+DOUBLINGS = 10  # of the length of a similar row
+SPARE = 1.25  # the similarity that a longer row must have, as a multiple of the least
 
 
 @dataclass(frozen=True)

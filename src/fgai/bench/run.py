@@ -132,8 +132,7 @@ def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[s
         import_from_cwd(module)
     rows: list[Row] = []
     try:
-        for row in rows_of_cell(cell, store, settings):
-            rows.append(row)
+        for rows in rows_of_cell(cell, store, settings):
             store.put(cell, rows)
     except Exception as error:
         message = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
@@ -142,8 +141,8 @@ def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[s
         store.put(cell, [*rows, failed])
 
 
-def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Iterator[Row]:
-    """Yield the rows of one cell: one for the clean graph, with certified shares, and one per attack.
+def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Iterator[list[Row]]:
+    """Yield the rows of one cell so far: one for the clean graph, with certified shares, and one per attack.
 
     If the model of the cell was saved, its finished rows are kept, and only the other attacks run. Otherwise all rows
     are made anew, also those of earlier attacks, so that they are about one model.
@@ -159,13 +158,16 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Iterator[R
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
         same_model = _saved_model(cell, store, settings, share) is not None
         finished = finished if same_model else {}
-        yield from finished.values()
+        rows = list(finished.values())
+        if rows:
+            yield rows
         model, method, seconds = trained(cell, train_data, store, settings, share)
         attacks = [name for name in asked if name not in finished]
         worst = Worst(cell.name, settings.perturbations, keep=same_model)
         # a defence is attacked through its own cleaning
         for row in rows_of_model(model, data, cell, attacks, sha=sha, call=saved.call_of(method), worst=worst):
-            yield replace(row, settings=asdict(method), seconds=seconds) if row.attack == "none" else row
+            rows.append(replace(row, settings=asdict(method), seconds=seconds) if row.attack == "none" else row)
+            yield rows
 
 
 def rows_of_model(

@@ -116,8 +116,8 @@ def verify(name: str, folder: str | Path, settings: Settings = Settings()) -> Ve
     cell = Cell(first.dataset, first.backbone, first.method, first.seed, first.preset, first.inductive)
     attacks = tuple(row.attack for row in committed if row.attack != "none")
     with TemporaryDirectory() as scratch:
-        rows = rows_of_cell(cell, CellStore(scratch), replace(settings, attacks=attacks))
-        again = {row.attack: row for row in rows}
+        *_, rows = rows_of_cell(cell, CellStore(scratch), replace(settings, attacks=attacks))
+    again = {row.attack: row for row in rows}
     same, notes = _seeds_of_intervals(cell, store)
     comparisons = [
         Comparison(row.attack, metric, float(value), float(new), _allowed(same, row, metric))
