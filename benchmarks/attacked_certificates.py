@@ -36,6 +36,7 @@ from certified import SEEDS, real_looking
 from fgai import backbones, datasets
 from fgai.adversaries import SingleTarget
 from fgai.adversaries.single import Union, unions
+from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.certificates import Deletions, Injection, Links, Voted, certify
 from fgai.certificates.votes import link_groups
@@ -44,7 +45,6 @@ from fgai.graph import add_nodes, delete_edges, require
 from fgai.metrics import top_overlap
 from fgai.metrics.explanation import TOP
 from fgai.reading import open_reader, read
-from figures import trained
 
 OUT = Path("results/attacked_certificates.json")
 LINKS, DELETED, INJECTED, GROUPS = (1, 2, 5), (1, 2), (1, 2, 5), 11
@@ -296,7 +296,7 @@ def main(
             if not missing:
                 continue
             data = backbones.BACKBONES[backbone].prepare(datasets.compact(datasets.load(dataset, seed=seed)))
-            model = trained(cell, data, models)[0].eval()
+            model = ModelStore(models).trained(cell, data).model.eval()
             test = require(data, "test_mask").nonzero().flatten()
             nodes = test[torch.randperm(len(test), generator=torch.Generator().manual_seed(seed))[:items]].sort().values
             for attack in missing:

@@ -13,20 +13,20 @@ from typing import Annotated
 
 import torch
 import typer
-from torch import nn
 from torch_geometric.data import Data
 
-from fgai import backbones, datasets, saved
+from fgai import backbones, datasets
 from fgai.adversaries import GAINS, AttentionBall
 from fgai.adversaries.gains import soft_topk
 from fgai.auditing.audit import CERTIFIED
+from fgai.bench.models import ModelStore
+from fgai.bench.plan import Cell
 from fgai.bench.results import Row, peak_mb, read_rows, write_rows
 from fgai.bench.run import K, certified
 from fgai.calling import eval_mode
 from fgai.certificates import guaranteed_overlap, interval_bounds, prediction_bound
 from fgai.divergence import tvd
 from fgai.kernels.pyg import accelerated
-from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
 from fgai.plots import certified_curves
 from fgai.progress import progress
@@ -39,12 +39,12 @@ PLANETOID = ("cora", "citeseer", "pubmed")
 ATTACKED = [(name, "gat") for name in (*PLANETOID, *dict(CURVES))]
 
 
-def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Row:
+def cell(dataset: str, backbone: str, models: Path, attacked: bool) -> Row:
     """One trained model: the shares of nodes certified, and, if it is attacked, how often a certificate was broken."""
     data = datasets.load(dataset, seed=0)
     sha = datasets.fingerprint(data)
     data = backbones.BACKBONES[backbone].prepare(datasets.compact(data))
-    model = trained(dataset, backbone, data, models)
+    model = ModelStore(models).trained(Cell(dataset, backbone, "vanilla", 0), data).model
     read = Reader(model)
     with eval_mode(model), accelerated(model):
         with torch.no_grad():
@@ -58,15 +58,6 @@ def cell(dataset: str, backbone: str, models: Path | None, attacked: bool) -> Ro
     settings = {"k": K, "norm": "l1", "steps": STEPS if attacked else 0, "radius": RADIUS}
     about = {"attack": "attention-ball" if attacked else "none", "settings": settings, "data_sha256": sha}
     return Row(dataset, backbone, "vanilla", 0, metrics, peak_mb=peak_mb(), **about)
-
-
-def trained(dataset: str, backbone: str, data: Data, models: Path | None) -> nn.Module:
-    model_dir = Path(models or "nowhere") / f"{dataset}-{backbone}-vanilla-0"
-    return (
-        saved.load(model_dir).model
-        if model_dir.exists()
-        else Vanilla().fit(backbones.build(backbone, data), data).model
-    )
 
 
 def sure(read: Reader, data: Data) -> dict[str, float | None]:
@@ -111,7 +102,7 @@ def draw() -> None:
 
 
 def main(
-    models: Annotated[Path | None, typer.Option(help="Saved models to use; trained otherwise.")] = None,
+    models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models"),
     attack: Annotated[bool, typer.Option(help="Also attack, 200 steps on the seven datasets.")] = True,
 ) -> None:
     torch.set_num_threads(1)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
+from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.calling import call_by_signature
 from fgai.certificates import Deletions, Injection, Links, Proof, Voted, certify
@@ -31,7 +32,6 @@ from fgai.files import write_json
 from fgai.graph import degree, delete_edges, require
 from fgai.methods import Vanilla
 from fgai.metrics.explanation import TOP
-from figures import trained
 
 OUT = Path("results/certified.json")
 SEEDS = {
@@ -77,7 +77,7 @@ def model_of(cell: Cell, data: Data, models: Path) -> nn.Module:
         start = backbones.build(cell.backbone, data, seed=cell.seed)
         fit = Vanilla(seed=cell.seed).fit(start, data, call=DroppedLinks())
         saved.save(folder, fit.model, backbone=cell.backbone, method={"name": DROPPED}, **backbones.shape_for(data))
-    return saved.load(folder).model if cell.method == DROPPED else trained(cell, data, models)[0]
+    return saved.load(folder).model if cell.method == DROPPED else ModelStore(models).trained(cell, data).model
 
 
 def real_looking(data: Data, nodes: int) -> Injection:

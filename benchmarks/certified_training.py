@@ -22,6 +22,7 @@ from certified import real_looking
 from fgai import datasets
 from fgai.adversaries import THREATS, gains
 from fgai.attention import nonuniformity
+from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.calling import eval_mode
 from fgai.certificates import Injection, certify
@@ -32,7 +33,6 @@ from fgai.metrics import measure
 from fgai.progress import progress
 from fgai.reading import open_reader, read, training_reader
 from fgai.trial import attacked_trial, clean_trial
-from figures import trained
 from resumable import keep, rows_in
 
 RESULTS = Path("results/certified_training.json")
@@ -117,7 +117,7 @@ def main(
         for dataset, name, seed in asked:
             if [dataset, name, seed] not in ([one[key] for key in KEY] for one in rows_in(RESULTS)):
                 data = datasets.compact(datasets.load(dataset, seed=seed))
-                vanilla, _ = trained(Cell(dataset, "gat", "vanilla", seed), data, models)
+                vanilla = ModelStore(models).trained(Cell(dataset, "gat", "vanilla", seed), data).model
                 model = fitted(TRIALS[name], vanilla, data, real_looking(data, 1), seed)
                 data.test_mask = data.val_mask
                 keep(RESULTS, KEY, [{"dataset": dataset, "trial": name, "seed": seed, **row(model, data, seed)}])

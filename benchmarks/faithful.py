@@ -19,13 +19,13 @@ from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
 from fgai.auditing import AuditReport, audit
+from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.calling import Call
 from fgai.faithfulness import Faithfulness, measure_faithfulness
 from fgai.intervals import Interval
 from fgai.methods import METHODS
 from fgai.progress import progress
-from figures import trained
 from resumable import Row, keep, rows_in
 
 RESULTS = Path("results/faithful.json")
@@ -117,7 +117,7 @@ def main(
             if len(rows) < len(EXPLANATIONS) or any(map(is_open, rows.values())):
                 data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))
                 data = backbones.BACKBONES[cell.backbone].prepare(data)
-                model, _ = trained(cell, data, models)
+                model = ModelStore(models).trained(cell, data).model
                 call = saved.call_of(METHODS[cell.method](seed=cell.seed))
                 settings = {"seeds": ATTACKS, "sample": SAMPLE, "name": cell.name, "call": call}
                 for name in EXPLANATIONS:

@@ -6,22 +6,19 @@ python benchmarks/figures.py --models DIR    # take the models that lie there
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
-from torch import nn
-from torch_geometric.data import Data
 
-from fgai import backbones, datasets, saved
+from fgai import backbones, datasets
 from fgai.auditing import AuditReport, audit
+from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.files import write_json
 from fgai.graph import degree, require
-from fgai.methods import METHODS, Method
 from fgai.progress import progress
 
 SHOWN = (
@@ -36,26 +33,6 @@ ATTACKS = 2
 WATCHED, SMALL, VIEWS = 200, (11, 15), 2  # nodes that are watched, their degree, and how many are kept
 
 
-def trained(cell: Cell, data: Data, models: Path) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """The model of a cell and its history, from the folder of models or trained now; `fgai bench` can use it, too."""
-    folder = models / cell.name
-    if folder.exists():
-        results = saved.load(folder)
-        return results.model, results.manifest.get("history", [])
-    method: Method = METHODS[cell.method].preset(cell.preset, seed=cell.seed)
-    start = backbones.build(cell.backbone, data, seed=cell.seed)
-    if method.needs_pretrained:
-        start, _ = trained(replace(cell, method="vanilla", preset="default"), data, models)
-    begin = time.perf_counter()
-    fit = method.fit(start, data)
-    seconds = time.perf_counter() - begin
-    history = [asdict(epoch) for epoch in fit.history]
-    settings = {"name": cell.method, **asdict(method)}  # pyright: ignore[reportArgumentType]
-    about = {"data": cell.dataset, "method": settings, "seed": cell.seed, "seconds": seconds, "history": history}
-    saved.save(folder, fit.model, backbone=cell.backbone, **backbones.shape_for(data), **about)
-    return fit.model, history
-
-
 def small(report: AuditReport, nodes: set[int]) -> AuditReport:
     """The report with the neighbourhoods of these nodes alone that lost most of their top."""
     views = [view for view in report.views if view.node in nodes]
@@ -68,17 +45,17 @@ def audited(cell: Cell, models: Path) -> None:
     path, first = (AUDITS / f"{c.name}.json" for c in (cell, replace(cell, method="vanilla")))
     data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))
     data = backbones.BACKBONES[cell.backbone].prepare(data)
-    model, history = trained(cell, data, models)
+    fitted = ModelStore(models).trained(cell, data)
     size = degree(require(data, "edge_index")[1], require(data, "y").numel())
     show_nodes = ((size >= SMALL[0]) & (size <= SMALL[1])).nonzero().flatten()[:WATCHED].tolist()
     reference = AuditReport.load(first) if first.exists() else None
     name = f"{cell.backbone} {cell.method}"
     report = audit(
-        model, data, seeds=ATTACKS, name=name, show_nodes=() if reference else show_nodes, reference=reference
+        fitted.model, data, seeds=ATTACKS, name=name, show_nodes=() if reference else show_nodes, reference=reference
     )
     small(report, {view.node for view in reference.views} if reference else {*show_nodes}).save(path)
     if cell.method == "fgai":
-        write_json(HISTORIES / path.name, history)
+        write_json(HISTORIES / path.name, [asdict(epoch) for epoch in fitted.history])
 
 
 def main(models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models")) -> None:

@@ -34,10 +34,10 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
 from fgai import datasets
+from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.certificates import Links, Voted, certify
 from fgai.graph import edge_keys, require
-from figures import trained
 from released_gatt import conv_parameters, load_tensors
 from resumable import Row, keep, rows_in
 
@@ -121,7 +121,7 @@ def their_test_nodes(y: np.ndarray, seed: int = 42, each: int = 20) -> Tensor:
 def our_task(models: Path) -> Task:
     """The vanilla GAT on Cora."""
     data = datasets.load("cora", seed=0)
-    fitted = trained(Cell("cora", "gat", "vanilla", 0), datasets.compact(data), models)[0]
+    fitted = ModelStore(models).trained(Cell("cora", "gat", "vanilla", 0), datasets.compact(data)).model
     x = require(data, "x")
     data.x = x.to_dense() if x.is_sparse else x
     model = GAT(data.x.size(1), int(require(data, "y").max()) + 1, skip=False)

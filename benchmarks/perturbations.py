@@ -18,12 +18,12 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
+from fgai.bench.models import ModelStore
 from fgai.bench.perturbations import FOLDER, Worst, load_all, unit_test
 from fgai.bench.plan import Cell
 from fgai.bench.run import rows_of_model
 from fgai.calling import Call
 from fgai.methods import METHODS
-from figures import trained
 from resumable import keep
 
 RESULTS = Path("results/unit_tests.json")
@@ -36,7 +36,7 @@ def loaded(cell: Cell, models: Path) -> tuple[nn.Module, Data, Call | None, str]
     raw = datasets.load(cell.dataset, seed=cell.seed)
     data = backbones.BACKBONES[cell.backbone].prepare(datasets.compact(raw))
     call = saved.call_of(METHODS[cell.method](seed=cell.seed))
-    return trained(cell, data, models)[0], data, call, datasets.fingerprint(raw)
+    return ModelStore(models).trained(cell, data).model, data, call, datasets.fingerprint(raw)
 
 
 def rows(cell: Cell, models: Path) -> list[dict[str, Any]]:

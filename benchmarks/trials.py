@@ -21,6 +21,7 @@ from torch_geometric.data import Data
 
 from fgai import backbones, datasets
 from fgai.adversaries import THREATS, NodeInjection
+from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.faithfulness import measure_faithfulness
 from fgai.files import jsonable, write_json
@@ -30,7 +31,6 @@ from fgai.metrics import measure
 from fgai.progress import progress
 from fgai.reading import open_reader
 from fgai.trial import attacked_trial, clean_trial
-from figures import trained
 from resumable import rows_in
 
 RESULTS = Path("results/trials.json")
@@ -132,7 +132,7 @@ def main(
                 if "f1 strongest" not in old or not (quick or "tree_overlap" in old):
                     data = datasets.compact(datasets.load(cell.dataset, seed=cell.seed))
                     data = backbones.BACKBONES[cell.backbone].prepare(data)
-                    model, _ = trained(cell, data, models)
+                    model = ModelStore(models).trained(cell, data).model
                     method = TRIALS.get(name)
                     if method is not None:
                         start = (

@@ -97,7 +97,7 @@ def test_the_same_cell_gives_the_same_figures_another_time(done, tmp_path):
 def test_a_failure_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     cell = Cell("synthetic", "gat", "vanilla", 0)
     with monkeypatch.context() as patch:
-        patch.setattr("fgai.bench.run.trained", lambda *_: 1 / 0)
+        patch.setattr("fgai.bench.models.ModelStore.trained", lambda *_: 1 / 0)
         finish(cell, CellStore(tmp_path), QUICK)
     (row,) = CellStore(tmp_path).rows(cell)
     assert "ZeroDivisionError" in row.error and not CellStore(tmp_path).finished(cell)
@@ -216,7 +216,7 @@ def test_an_inductive_model_never_sees_a_test_node(tmp_path, monkeypatch):
         seen.append(data)
         return Vanilla.fit(self, model, data, **settings)
 
-    monkeypatch.setattr("fgai.bench.run._method", lambda cell, *_: Spied(epochs=2, seed=cell.seed))
+    monkeypatch.setattr("fgai.bench.models.ModelStore.method", lambda _, cell, *__: Spied(epochs=2, seed=cell.seed))
     Spied: Any = dataclass(frozen=True)(type("Spied", (Vanilla,), {"fit": fit}))
     plan = replace(ONE, inductive=True)
     (cell,) = run(plan, tmp_path, settings=QUICK)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
-from fgai.adversaries import THREATS, NodeInjection
+from fgai.adversaries import THREATS
 from fgai.attention import Attention
 from fgai.auditing.audit import CERTIFIED
 from fgai.bench.cells import row_per_attack
 from fgai.bench.engines import ENGINES, default_workers
+from fgai.bench.models import ModelStore
 from fgai.bench.perturbations import Worst
 from fgai.bench.plan import Cell, Plan, attack_parts
 from fgai.bench.results import CellStore, Row
@@ -29,9 +28,6 @@ from fgai.datasets.split import without_test_nodes
 from fgai.devices import placed
 from fgai.errors import SettingError
 from fgai.explanations import EXPLANATIONS
-from fgai.files import jsonable
-from fgai.methods import METHODS
-from fgai.methods.layernorm import Normalised
 from fgai.metrics import METRICS
 from fgai.progress import progress
 from fgai.reading import Call, read
@@ -40,7 +36,6 @@ from fgai.seeding import seeded
 
 K = 10
 CERTIFIED_NAMES = (*(f"share_{radius:g}" for radius in CERTIFIED), "median_radius")
-PRETRAINED = "vanilla"  # the method of the model that a method with `needs_pretrained` starts from
 
 
 @dataclass(frozen=True)
@@ -156,16 +151,18 @@ def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Iterator[l
         share = int(train_data.num_nodes or 0) / int(data.num_nodes or 0)
         finished = {row.attack: row for row in store.rows(cell) if not row.error}
         asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
-        same_model = _saved_model(cell, store, settings, share) is not None
+        models = models_of(store, settings)
+        same_model = models.load(cell, share) is not None
         finished = finished if same_model else {}
         rows = list(finished.values())
         if rows:
             yield rows
-        model, method, seconds = trained(cell, train_data, store, settings, share)
+        fitted = models.trained(cell, train_data, share)
+        method, seconds = fitted.method, fitted.seconds
         attacks = [name for name in asked if name not in finished]
         worst = Worst(cell.name, settings.perturbations, keep=same_model)
         # a defence is attacked through its own cleaning
-        for row in rows_of_model(model, data, cell, attacks, sha=sha, call=saved.call_of(method), worst=worst):
+        for row in rows_of_model(fitted.model, data, cell, attacks, sha=sha, call=saved.call_of(method), worst=worst):
             rows.append(replace(row, settings=asdict(method), seconds=seconds) if row.attack == "none" else row)
             yield rows
 
@@ -182,67 +179,14 @@ def rows_of_model(
         yield replace(row, preset=cell.preset, inductive=cell.inductive, metrics=metrics)
 
 
-def trained(
-    cell: Cell, data: Data, store: CellStore, settings: Settings, share: float = 1.0
-) -> tuple[nn.Module, Any, float]:
-    """The model of a cell, its method, and the seconds of training. The model is saved and used again.
-
-    A method with `needs_pretrained` starts from the vanilla model of the same seed. `share` is the share of the nodes
-    of the dataset that `data` has.
-    """
-    method, loaded = _method(cell, settings, share), _saved_model(cell, store, settings, share)
-    if loaded is not None:
-        return loaded.model.to(settings.device), method, float(loaded.manifest["seconds"])
-    first = starting_model(cell, data, store, settings)
-    start = time.perf_counter()
-    model = method.fit(first, data).model
-    seconds = time.perf_counter() - start
-    if not isinstance(model, type(first) | Normalised):
-        return model, method, seconds  # only backbones can be saved, with normalised inputs or without
-    about = {"data": cell.dataset, "method": _manifest(cell, method), "seed": cell.seed, "seconds": seconds}
-    saved.save(model_dir(cell, store), model, backbone=cell.backbone, **backbones.shape_for(data), **about)
-    return model, method, seconds
-
-
-def starting_model(cell: Cell, data: Data, store: CellStore, settings: Settings) -> nn.Module:
-    """The model that the method of a cell starts from: a new one, or the vanilla model of the same seed."""
-    if getattr(METHODS[cell.method], "needs_pretrained", False):
-        return trained(replace(cell, method=PRETRAINED, preset="default"), data, store, settings)[0]
-    return backbones.build(cell.backbone, data, seed=cell.seed).to(settings.device)
+def models_of(store: CellStore, settings: Settings) -> ModelStore:
+    """The trained models of the cells of a folder."""
+    return ModelStore(store.folder / "models", settings.epochs, settings.device)
 
 
 def prepared(data: Data, cell: Cell, settings: Settings) -> Data:
     """The graph with the inputs of the backbone, on the device."""
     return placed(backbones.BACKBONES[cell.backbone].prepare(datasets.compact(data)), torch.device(settings.device))
-
-
-def _method(cell: Cell, settings: Settings, share: float) -> Any:
-    """The method of a cell, with its settings. On a share of the nodes, its attack injects that share of its nodes."""
-    changed = {"seed": cell.seed} | ({} if settings.epochs is None else {"epochs": settings.epochs})
-    method = METHODS[cell.method].preset(cell.preset, **changed)
-    attack = getattr(method, "adversary", None)
-    if not isinstance(attack, NodeInjection) or share == 1:
-        return method
-    return replace(method, adversary=replace(attack, nodes=max(1, round(share * attack.nodes))))
-
-
-def _saved_model(cell: Cell, store: CellStore, settings: Settings, share: float) -> saved.Saved | None:
-    """The model of a cell if it was saved with the same settings and its time of training."""
-    if not (model_dir(cell, store) / "manifest.json").exists():
-        return None
-    loaded = saved.load(model_dir(cell, store))
-    same = loaded.manifest.get("method") == _manifest(cell, _method(cell, settings, share))
-    return loaded if same and "seconds" in loaded.manifest else None
-
-
-def model_dir(cell: Cell, store: CellStore) -> Path:
-    """The folder of the saved model of a cell."""
-    return store.folder / "models" / cell.name
-
-
-def _manifest(cell: Cell, method: Any) -> dict[str, Any]:
-    """What the manifest of a saved model says of its method."""
-    return jsonable({"name": cell.method, **asdict(method)})
 
 
 def certified(attention: Attention) -> dict[str, float | None]:

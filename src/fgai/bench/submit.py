@@ -13,11 +13,12 @@ from torch_geometric.data import Data
 
 from fgai import datasets, saved
 from fgai.adversaries import ADVERSARIES, THREATS, Threat, WithinBudget, budget_of
+from fgai.bench.models import PRETRAINED
 from fgai.bench.perturbations import Worst
 from fgai.bench.plan import Cell, Plan, is_name
 from fgai.bench.results import CellStore
 from fgai.bench.rules import Check, blind_to_test_labels, deterministic, fair_attack, visible_gradients
-from fgai.bench.run import PRETRAINED, Settings, model_dir, prepared, rows_of_model, run, starting_model, trained
+from fgai.bench.run import Settings, models_of, prepared, rows_of_model, run
 from fgai.bench.tables import decided_by, grid, markdown, table_of, worst_rows
 from fgai.calling import Call
 from fgai.errors import DataError, FGAIError, SettingError
@@ -148,7 +149,7 @@ def _submit_method(
     cells = plan.cells(only, seeds)
     for cell in cells:  # of an earlier file of this name
         store.path(cell).unlink(missing_ok=True)
-        shutil.rmtree(model_dir(cell, store), ignore_errors=True)
+        shutil.rmtree(models_of(store, settings).path(cell), ignore_errors=True)
     checks = _checked(lambda: _check_method(cells[0], store, settings))
     done = Submission("method", name, checks, {})
     if done.ok:
@@ -162,12 +163,13 @@ def _check_method(cell: Cell, store: CellStore, settings: Settings) -> list[Chec
     """The rules for a method, on its first cell."""
     with seeded(cell.seed):
         data = prepared(datasets.load(cell.dataset, seed=cell.seed), cell, settings)
-        model, method, _ = trained(cell, data, store, settings)
+        models = models_of(store, settings)
+        fitted = models.trained(cell, data)
 
     def fit(graph: Data) -> nn.Module:
-        return method.fit(starting_model(cell, data, store, settings), graph).model
+        return fitted.method.fit(models.start(cell, data), graph).model
 
-    call = saved.call_of(method)
+    model, call = fitted.model, saved.call_of(fitted.method)
     return _until_broken(
         lambda: _check_forward(model, data, call),
         lambda: blind_to_test_labels(model, fit, data, call, cell.seed),
@@ -198,7 +200,7 @@ def _check_gradients(
     plain = replace(cell, backbone=backbone, method=PRETRAINED, preset="default")
     with seeded(cell.seed):
         graph = prepared(datasets.load(cell.dataset, seed=cell.seed), plain, settings)
-        vanilla, *_ = trained(plain, graph, store, settings)
+        vanilla = models_of(store, settings).trained(plain, graph).model
     with open_reader(model, call) as read, open_reader(vanilla) as other:
         return visible_gradients(read, data, other, graph)
 
@@ -256,8 +258,8 @@ def _check_attack(cell: Cell, name: str, store: CellStore, settings: Settings) -
     """The rules for an attack, on the first model that it attacks."""
     with seeded(cell.seed):
         data = prepared(datasets.load(cell.dataset, seed=cell.seed), cell, settings)
-        model, method, _ = trained(cell, data, store, settings)
-    with open_reader(model, saved.call_of(method)) as read:
+        fitted = models_of(store, settings).trained(cell, data)
+    with open_reader(fitted.model, saved.call_of(fitted.method)) as read:
         return fair_attack(THREATS[name], read, data, cell.seed)
 
 
