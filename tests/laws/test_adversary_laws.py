@@ -264,3 +264,21 @@ def test_every_gain_can_be_climbed_or_is_refused_in_words(adversary, gain):
     graph = small()
     clean = answers(model_of("gat", graph), graph)[1]
     assert worth(gain, attack(adversary, gain=gain)) >= float(GAINS[gain](clean)(clean).detach())
+
+
+@pytest.mark.parametrize("adversary", [one for one in ALL if isinstance(one.values[0], JUDGES)])
+def test_an_attack_with_members_names_the_one_that_found_the_perturbation(adversary):
+    result = attacked(adversary)
+    names = {"the gain of the call", *adversary.surrogates, *(f"class:{label}" for label in range(10))}
+    assert result.found_by.partition(",")[0] in names, result.found_by
+    assert result.detach().found_by == result.found_by
+
+
+def test_the_member_that_is_named_reaches_the_same_gain_alone():
+    one = ChosenInjection(2, (4,), surrogates=("margin",), schedules=((2, 0.3), (3, 0.1)), adam=(), keep=6)
+    together = attack(one, gain="flips")
+    objective, links, step = together.found_by.split(", ")
+    assert links.startswith("4 links by ") and step.endswith(" by the sign")
+    schedule = next(s for s in one.schedules if f"{s[1]:g}" == step.split()[2])
+    alone = replace(one, links=(links.split()[-1],), surrogates=(objective,), schedules=(schedule,))
+    assert worth("flips", attack(alone, gain="flips")) == worth("flips", together) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import Field, is_dataclass
+from dataclasses import Field, is_dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -60,6 +60,7 @@ def check_adversary(value: Any) -> None:
 
 
 ADVERSARIES: Registry[Any] = Registry("adversary")
+OWN_GAIN = "the gain of the call"  # the objective of a member that maximises no surrogate
 OVERFLOW = (
     "under attack the gain is not finite: the attack reached an input on which the logits or the attention "
     "overflow, so no distance can be measured. The model is broken there, not stable: bound its logits, or attack it "
@@ -72,7 +73,7 @@ class Best:
 
     def __init__(self, read: Reader, graph: Data, gain: Gain, clean: Reading | None = None) -> None:
         self._read, self._graph, self.gain = read, graph, gain
-        self.perturbation = Perturbation()
+        self.perturbation, self.found_by = Perturbation(), ""
         with torch.no_grad():
             self.value = float(gain(clean or read(graph)))
         if not math.isfinite(self.value):
@@ -81,26 +82,26 @@ class Best:
                 "features, the weights of the model and its logits are finite"
             )
 
-    def offer(self, perturbation: Perturbation, value: Tensor) -> None:
-        """Store this perturbation if its gain is larger.
+    def offer(self, perturbation: Perturbation, value: Tensor, found_by: str = "") -> None:
+        """Store this perturbation, with the member that found it, if its gain is larger.
 
         A gain of NaN means that the perturbation breaks the model. It counts as infinite, and `reading` raises.
         """
         number = float(value.detach())  # once: each conversion synchronises with the GPU
         number = math.inf if math.isnan(number) else number
         if number > self.value:
-            self.perturbation, self.value = perturbation, number
+            self.perturbation, self.value, self.found_by = perturbation, number, found_by
 
-    def evaluate(self, perturbation: Perturbation) -> None:
+    def evaluate(self, perturbation: Perturbation, found_by: str = "") -> None:
         """Read the model under this perturbation, without gradients, and store it if its gain is larger."""
         with torch.no_grad():
-            self.offer(perturbation, self.gain(perturbation.read(self._read, self._graph)))
+            self.offer(perturbation, self.gain(perturbation.read(self._read, self._graph)), found_by)
 
     def reading(self) -> AttackResult:
         """Return the reading under the best perturbation, with gradients to parameters that require them."""
         if not math.isfinite(self.value):
             raise NotFiniteError(OVERFLOW)
-        return self.perturbation.read(self._read, self._graph)
+        return replace(self.perturbation.read(self._read, self._graph), found_by=self.found_by)
 
 
 def require_gradient(value: Tensor) -> None:

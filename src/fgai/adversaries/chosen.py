@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.adam import Adam
-from fgai.adversaries.base import ADVERSARIES, Adversary, Best, Gain
+from fgai.adversaries.base import ADVERSARIES, OWN_GAIN, Adversary, Best, Gain
 from fgai.adversaries.gains import CLASS_PREFIX, GAINS, binary_logits, check_surrogates
 from fgai.adversaries.injection import InjectionSite, NodeInjection
 from fgai.adversaries.perturbation import AttackResult
@@ -94,7 +94,8 @@ class ChosenInjection:
         with torch.no_grad():
             clean = read(graph).detach()
         best, sites = Best(read, graph, gain, clean), _Sites(graph, clean)
-        starts = list(product(self._starting(read, sites), [gain, *self._objectives(clean)]))
+        objectives = {OWN_GAIN: gain, **self._objectives(clean)}
+        starts = list(product(self._starting(read, sites), objectives.items()))
         schedules = chain(product((False,), self.schedules), product((True,), self.adam))
         for adam, (steps, step) in schedules:
             ascents = [
@@ -114,11 +115,11 @@ class ChosenInjection:
                 self.nodes, edges, box=self.box, seed=self.seed, links=links, features=self.features, steps=0
             )
 
-    def _objectives(self, clean: Reading) -> list[Gain]:
-        """Return the surrogates, with one gain per class for `class:*`."""
+    def _objectives(self, clean: Reading) -> dict[str, Gain]:
+        """Return the surrogates by name, with one gain per class for `class:*`."""
         classes = [f"{CLASS_PREFIX}{label}" for label in range(binary_logits(clean).size(1))]
         names = [classes if name == ALL_CLASSES else [name] for name in self.surrogates]
-        return [GAINS[name](clean) for name in chain.from_iterable(names)]
+        return {name: GAINS[name](clean) for name in chain.from_iterable(names)}
 
     def _starting(self, read: Reader, sites: _Sites) -> list[NodeInjection]:
         """Return the members, with those of `unit-sum` if the model normalises rows."""
@@ -171,14 +172,17 @@ class _Sites:
 class _Ascent:
     """The state of one member: its features, and the largest gain of the call that it reached."""
 
-    def __init__(self, member: NodeInjection, site: InjectionSite, objective: Gain, best: Best) -> None:
+    def __init__(self, member: NodeInjection, site: InjectionSite, objective: tuple[str, Gain], best: Best) -> None:
         self.member, self.site, self.objective, self._best = member, site, objective, best
         self.adam = Adam()
         self.x, self.value, self._gain = member.start(site), -math.inf, torch.tensor(0.0)
+        self._found_by = ""
 
     def run(self, read: Reader, steps: int, step: float) -> None:
         """Take further steps; offer the features of each step to `best`."""
         member = replace(self.member, steps=steps, step=step)
+        kind = "Adam" if member.adam else "the sign"
+        self._found_by = f"{self.objective[0]}, {member.edges} links by {member.links}, steps of {step:g} by {kind}"
         try:
             self.x = member.climb(read, self.site, self.x, self._evaluate, lambda x, _: self._offer(x), self.adam)
         except NotDifferentiableError:
@@ -192,12 +196,12 @@ class _Ascent:
         """Return the objective, and store the gain of the call."""
         with torch.no_grad():
             self._gain = self._best.gain(reading)
-        return self.objective(reading)
+        return self.objective[1](reading)
 
     def _offer(self, x: Tensor) -> None:
         """Offer these features with the stored gain."""
         self.value = max(self.value, float(self._gain))
-        self._best.offer(self.site.change(x), self._gain)
+        self._best.offer(self.site.change(x), self._gain, self._found_by)
 
 
 @ADVERSARIES.register("worst-of")
@@ -237,9 +241,11 @@ class WorstOf:
         with torch.no_grad():
             clean = read(graph).detach()
         best = Best(read, graph, gain, clean)
-        for member, objective in product(self.members, [gain, *(GAINS[name](clean) for name in self.surrogates)]):
+        objectives = {OWN_GAIN: gain, **{name: GAINS[name](clean) for name in self.surrogates}}
+        for member, (name, objective) in product(self.members, objectives.items()):
             with suppress(NotDifferentiableError):  # the gain of the call may have no gradient
-                best.evaluate(_with_seed(member, self.seed)(read, graph, objective).perturbation)
+                result = _with_seed(member, self.seed)(read, graph, objective)
+                best.evaluate(result.perturbation, f"{name}, {result.found_by or type(member).__name__}")
         return best.reading()
 
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 import torch
 from torch_geometric.data import Data
 
-from fgai.adversaries.base import ADVERSARIES, Best, Gain
+from fgai.adversaries.base import ADVERSARIES, OWN_GAIN, Best, Gain
 from fgai.adversaries.gains import GAINS, check_surrogates
 from fgai.adversaries.injection import NodeInjection
 from fgai.adversaries.perturbation import AttackResult
@@ -66,15 +66,16 @@ class AttackEnsemble:
         """Return the reading with the largest gain among all members; see `Adversary`."""
         with torch.no_grad():
             clean = read(graph).detach()
-        best, objectives = Best(read, graph, gain, clean), [gain, *(GAINS[name](clean) for name in self.surrogates)]
+        best = Best(read, graph, gain, clean)
+        objectives = {OWN_GAIN: gain, **{name: GAINS[name](clean) for name in self.surrogates}}
         for _, group in groupby(self.members(), attrgetter("seed", "edges")):  # a group shares one injection site
             members = list(group)
             site = members[0].place(graph)
-            for member, objective in product(members, objectives):
+            for member, (name, objective) in product(members, objectives.items()):
                 with suppress(NotDifferentiableError):  # the gain of the call may have no gradient
                     x = member.search(read, site, Best(read, graph, objective, clean)).perturbation.x
                     if x is not None:
-                        site.offer(read, x, best)
+                        site.offer(read, x, best, f"{name}, {member.edges} links, steps of {member.step:g}")
         return best.reading()
 
     def members(self) -> Iterator[NodeInjection]:

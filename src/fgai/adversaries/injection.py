@@ -69,10 +69,10 @@ class InjectionSite:
         graph = self.graph(x)
         return AttackResult.of(read(graph), self.change(x), graph)
 
-    def offer(self, read: Reader, x: Tensor, best: Best) -> None:
+    def offer(self, read: Reader, x: Tensor, best: Best, found_by: str = "") -> None:
         """Evaluate these features, without gradients, and offer them to `best`."""
         with torch.no_grad():
-            best.offer(self.change(x), best.gain(self.read(read, x)))
+            best.offer(self.change(x), best.gain(self.read(read, x)), found_by)
 
 
 OnStep = Callable[[Tensor, Tensor], None]  # features, gain

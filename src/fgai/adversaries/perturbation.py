@@ -189,10 +189,14 @@ def _check_edges(path: str | Path, ends: Tensor) -> None:
 
 @dataclass(frozen=True)
 class AttackResult(Reading):
-    """A reading under attack, with the perturbation and the perturbed graph."""
+    """A reading under attack, with the perturbation and the perturbed graph.
+
+    `found_by` says which member of an attack with several members found the perturbation.
+    """
 
     perturbation: Perturbation
     graph: Data
+    found_by: str = field(default="", kw_only=True)
 
     __repr__ = short_repr
 

@@ -52,7 +52,9 @@ def row_per_attack(
             trial = attacked_trial(attack.adversary, attack.gain, before, seed)
             values, seconds = _values(trial), time.perf_counter() - start
             settings = {**describe(attack), "gain": attack.gain, "seed": seed}
-            row = Row(**values, attack=name, seconds=seconds, peak_mb=peak_mb(), settings=settings, **about)
+            found_by = getattr(trial.now, "found_by", "")
+            cost = {"seconds": seconds, "peak_mb": peak_mb()}
+            row = Row(**values, attack=name, found_by=found_by, settings=settings, **cost, **about)
             on_attack(row, trial)
             yield row
 

@@ -45,6 +45,7 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     data_sha256: str = ""
+    found_by: str = ""  # the member of the attack that found the perturbation
     error: str = ""  # the message, if the cell failed
     curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # F+ (`most`) and F- (`least`)
 
