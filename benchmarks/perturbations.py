@@ -1,6 +1,6 @@
-"""Perturbations of trained models, and every model against those of all others: results/unit_tests.json.
+"""Perturbations of trained models, and models of Photo and Cora against all of their dataset: results/unit_tests.json.
 
-A perturbation that exists is not made again.
+A perturbation that exists is not made again. The links of each perturbation are in results/winning_links.json.
 
 python benchmarks/perturbations.py --models DIR
 """
@@ -18,15 +18,17 @@ from torch import nn
 from torch_geometric.data import Data
 
 from fgai import backbones, datasets, saved
+from fgai.adversaries import LINKS, THREATS
+from fgai.adversaries.links import LinkBudget
 from fgai.bench.models import ModelStore
-from fgai.bench.perturbations import FOLDER, Worst, load_all, unit_test
+from fgai.bench.perturbations import FOLDER, SavedPerturbation, Worst, load_all, unit_test
 from fgai.bench.plan import Cell
 from fgai.bench.run import rows_of_model
 from fgai.calling import Call
 from fgai.methods import METHODS
 from resumable import keep
 
-RESULTS = Path("results/unit_tests.json")
+RESULTS, WINNING = Path("results/unit_tests.json"), Path("results/winning_links.json")
 DATASETS, MODELS = ("amazon-photo", "cora"), ("vanilla", "fgai")
 THREAT = "strongest"
 
@@ -60,6 +62,29 @@ def rows(cell: Cell, models: Path) -> list[dict[str, Any]]:
     ]
 
 
+def links_of(one: SavedPerturbation, data: Data) -> str:
+    """The choice of links that made these links. Random links and those by degree do not depend on the model."""
+    attack: Any = THREATS[one.origin.threat].adversary
+    (edges,) = attack.edges
+    budget = LinkBudget(attack.nodes, edges, torch.arange(int(data.num_nodes or 0)), one.origin.seed)
+    linked = one.perturbation.added[1, one.perturbation.added[0] >= int(data.num_nodes or 0)].sort().values
+    for name in ("random", "degree"):
+        if torch.equal(LINKS[name](data, budget, None).flatten().sort().values, linked):
+            return name
+    return "coverage"
+
+
+def winning_links() -> list[dict[str, Any]]:
+    """The choice of links of each saved perturbation whose attacker had a choice."""
+    chosen = [name for name, threat in THREATS.items() if "coverage" in getattr(threat.adversary, "links", ())]
+    asked = [one for one in load_all(FOLDER) if one.origin.threat in chosen]
+    graphs = {name: datasets.load(name, seed=0) for name in {one.origin.dataset for one in asked}}
+    return [
+        {"model": one.origin.model, "threat": one.origin.threat, "links": links_of(one, graphs[one.origin.dataset])}
+        for one in asked
+    ]
+
+
 def main(models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models")) -> None:
     """Make the perturbations that do not exist, and test all models."""
     torch.set_num_threads(1)
@@ -70,6 +95,7 @@ def main(models: Annotated[Path, typer.Option(help="A folder of saved models.")]
             list(rows_of_model(model, data, cell, (THREAT,), sha=sha, call=call, worst=Worst(cell.name, FOLDER)))
     for cell in cells:
         keep(RESULTS, ("model", "against"), rows(cell, models))
+    keep(WINNING, ("model", "threat"), winning_links())
 
 
 if __name__ == "__main__":

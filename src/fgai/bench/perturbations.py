@@ -1,4 +1,4 @@
-"""SavedPerturbation graphs as data: the worst perturbations of the cells, and a test of any model against them."""
+"""Attacked graphs as data: the worst perturbation of each cell, and a test of any model against them."""
 
 from __future__ import annotations
 
