@@ -209,6 +209,55 @@ def test_another_attack_on_a_saved_model_keeps_the_rows_that_are_there(tmp_path)
     assert {*anew} == {*after, "single-1"} and all(anew[name] != after[name] for name in after)
 
 
+def test_an_error_before_the_first_row_keeps_the_finished_rows(tmp_path, monkeypatch):
+    (cell,) = run(ONE, tmp_path, settings=QUICK)
+    before = CellStore(tmp_path).rows(cell)
+    with monkeypatch.context() as patch:
+        patch.setattr("fgai.datasets.load", lambda *_, **__: 1 / 0)
+        finish(cell, CellStore(tmp_path), replace(QUICK, attacks=("single-1",)))
+    after = CellStore(tmp_path).rows(cell)
+    assert [row for row in after if not row.error] == before and len(after) == len(before) + 1
+
+
+def test_a_killed_run_with_another_model_loses_no_row_and_mixes_no_models(tmp_path, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    (cell,) = run(ONE, tmp_path, settings=QUICK)
+    store, more = CellStore(tmp_path), replace(QUICK, attacks=("single-1",), epochs=3)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fgai.bench.cells.attacked_trial", killed)
+        run(ONE, tmp_path, settings=more)
+    assert {row.attack for row in store.rows(cell)} == {"none", "injection-20x20"}
+    assert len({row.model_sha256 for row in store.rows(cell)}) == 2 and not store.finished(cell)
+    assert run(ONE, tmp_path, settings=more) == [cell]
+    assert {row.attack for row in store.rows(cell)} == {"none", "injection-20x20", "single-1"}
+    assert len({row.model_sha256 for row in store.rows(cell)}) == 1 and store.finished(cell, more.attacks)
+
+
+def test_rows_of_an_attack_that_is_not_registered_break_nothing(tmp_path):
+    (cell,) = run(ONE, tmp_path, settings=QUICK)
+    store = CellStore(tmp_path)
+    rows = store.rows(cell)
+    store.put(cell, [*rows, replace(rows[-1], attack="mine")])
+    assert run(ONE, tmp_path, settings=replace(QUICK, attacks=("single-1",))) == [cell]
+    assert {row.attack for row in store.rows(cell)} == {"none", "injection-20x20", "mine", "single-1"}
+    shutil.rmtree(tmp_path / "models")
+    assert run(ONE, tmp_path, settings=replace(QUICK, attacks=("single-2",), epochs=3)) == [cell]
+    assert {row.attack for row in store.rows(cell)} == {"none", "injection-20x20", "single-1", "single-2"}
+
+
+def test_rows_and_models_of_other_data_are_not_used_again(tmp_path, monkeypatch):
+    (cell,) = run(ONE, tmp_path, settings=QUICK)
+    before = {row.attack: row for row in CellStore(tmp_path).rows(cell)}
+    other = datasets.load("synthetic", seed=7)
+    monkeypatch.setattr("fgai.datasets.load", lambda *_, **__: other)
+    assert run(ONE, tmp_path, settings=replace(QUICK, attacks=("single-1",))) == [cell]
+    after = {row.attack: row for row in CellStore(tmp_path).rows(cell)}
+    assert len({(row.data_sha256, row.model_sha256) for row in after.values()}) == 1
+    assert {*after} == {*before, "single-1"} and after["none"].data_sha256 != before["none"].data_sha256
+
+
 def test_an_inductive_model_never_sees_a_test_node(tmp_path, monkeypatch):
     seen: list[Any] = []
 

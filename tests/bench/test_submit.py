@@ -1,6 +1,7 @@
 """A method, an attack and a model join the bench from a file; those that break a rule are refused with the reason."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from fgai.bench.tables import table_of, worst_rows
 from fgai.cli import app
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, SettingError
-from fgai.methods import METHODS
+from fgai.methods import METHODS, Vanilla
 from worlds import community
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "join"
@@ -123,6 +124,19 @@ def test_an_honest_method_joins(folder, tmp_path):
     assert {row.attack for row in rows} == {"none", "injection-20x20"}
 
 
+def test_an_inductive_method_is_not_trained_on_test_nodes(tmp_path, monkeypatch):
+    sizes, fit = [], Vanilla.fit
+
+    def recorded(self, model, data, **settings):
+        sizes.append(int(data.num_nodes))
+        return fit(self, model, data, **settings)
+
+    monkeypatch.setattr(Vanilla, "fit", recorded)
+    done = submit(written(tmp_path), "mine", replace(PLAN, inductive=True), tmp_path, settings=QUICK)
+    graph = community()
+    assert done.ok and {*sizes} == {int((~graph.test_mask).sum())} != {graph.num_nodes}, done.text()
+
+
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_method_that_breaks_a_rule_is_refused_with_the_reason(folder, tmp_path, cheat):
     parts, rule, reason = CHEATS[cheat]
@@ -219,6 +233,12 @@ def test_a_folder_of_fgai_train_joins(folder, tmp_path):
 @pytest.mark.parametrize("name", ["fgai", "strongest", "../mine", ""])
 def test_a_name_that_is_taken_or_no_name_is_refused(tmp_path, name):
     with pytest.raises(SettingError, match="is taken, or cannot be part of a file name"):
+        submit(written(tmp_path), name, PLAN, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fgai-paper", "at-inductive", "mine-inductive"])
+def test_a_name_whose_files_could_be_those_of_another_cell_is_refused(tmp_path, name):
+    with pytest.raises(SettingError, match="reads as a preset of another method"):
         submit(written(tmp_path), name, PLAN, tmp_path)
 
 

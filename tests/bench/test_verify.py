@@ -70,6 +70,7 @@ def test_with_one_seed_f1_may_differ_as_two_samples_do(monkeypatch):
 
 def test_rounding_is_no_difference():
     assert Comparison("none", "f1", 50.0, 50.00002, 0.0).ok and not Comparison("none", "f1", 0.5, 0.50002, 0.0).ok
+    assert not Comparison("none", "g_jsd", 6.1e-7, 1.2e-9, 0.0).ok  # small numbers differ, too
 
 
 def test_only_the_seeds_of_the_same_cell_make_the_interval(tmp_path):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai import backbones, saved
+from fgai import backbones, datasets, saved
 from fgai.adversaries import NodeInjection
 from fgai.bench.plan import Cell
 from fgai.files import jsonable
@@ -22,12 +24,22 @@ PRETRAINED = "vanilla"  # the method of the model that a method with `needs_pret
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The model of a cell, its method, and the seconds and the epochs of its training."""
+    """The model of a cell, its method, the seconds and the epochs of its training, and whether it was saved before."""
 
     model: nn.Module
     method: Any
     seconds: float
     history: tuple[Epoch, ...]
+    loaded: bool
+
+    @property
+    def sha256(self) -> str:
+        """The fingerprint of the weights."""
+        digest = hashlib.sha256()
+        for name, tensor in self.model.state_dict().items():
+            digest.update(f"{name}{list(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -54,16 +66,16 @@ class ModelStore:
         A method with `needs_pretrained` starts from the vanilla model of the same seed. `share` is the share of the
         nodes of the dataset that `data` has.
         """
-        method, loaded = self.method(cell, share), self.load(cell, share)
-        if loaded is not None:
-            model = loaded.model.to(self.device)
-            return TrainedModel(model, method, float(loaded.manifest["seconds"]), loaded.history)
+        method, sha = self.method(cell, share), datasets.fingerprint(data)
+        if (loaded := self._load(cell, _settings(cell, method), sha)) is not None:
+            model, seconds = loaded.model.to(self.device), float(loaded.manifest["seconds"])
+            return TrainedModel(model, method, seconds, loaded.history, loaded=True)
         first = self.start(cell, data)
         begin = time.perf_counter()
         fit = method.fit(first, data)
-        done = TrainedModel(fit.model, method, time.perf_counter() - begin, tuple(fit.history))
+        done = TrainedModel(fit.model, method, time.perf_counter() - begin, tuple(fit.history), loaded=False)
         if isinstance(fit.model, type(first) | Normalised):  # others than backbones cannot be saved
-            about = {"data": cell.dataset, "method": _settings(cell, method), "seed": cell.seed}
+            about = {"data": cell.dataset, "data_sha256": sha, "method": _settings(cell, method), "seed": cell.seed}
             about |= {"seconds": done.seconds, "history": [asdict(epoch) for epoch in done.history]}
             saved.save(self.path(cell), fit.model, backbone=cell.backbone, **backbones.shape_for(data), **about)
         return done
@@ -83,13 +95,14 @@ class ModelStore:
             return method
         return replace(method, adversary=replace(attack, nodes=max(1, round(share * attack.nodes))))
 
-    def load(self, cell: Cell, share: float = 1.0) -> saved.Saved | None:
-        """Return the saved model of a cell if its settings are the same and its time of training is known."""
+    def _load(self, cell: Cell, settings: dict[str, Any], sha: str) -> saved.Saved | None:
+        """Return the saved model of a cell if it was trained with these settings on the graph of this fingerprint."""
         if not (self.path(cell) / saved.MANIFEST).exists():
             return None
         loaded = saved.load(self.path(cell))
-        same = loaded.manifest.get("method") == _settings(cell, self.method(cell, share))
-        return loaded if same and "seconds" in loaded.manifest else None
+        about = loaded.manifest
+        same = about.get("method") == settings and about.get("data_sha256") == sha
+        return loaded if same and "seconds" in about else None
 
 
 def _settings(cell: Cell, method: Any) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     data_sha256: str = ""
+    model_sha256: str = ""  # of the weights: the rows of a cell are about one model
     found_by: str = ""  # the member of the attack that found the perturbation
     error: str = ""  # the message, if the cell failed
     curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # F+ (`most`) and F- (`least`)
@@ -116,9 +117,10 @@ class CellStore:
             yield from (row for row in rows if row.preset == preset and not row.error and not row.inductive)
 
     def finished(self, cell: Cell, attacks: Iterable[str] = ()) -> bool:
-        """Whether a cell has run without error, under at least these attacks."""
+        """Whether a cell has run without error, under at least these attacks, with one model and one graph."""
         rows = self.rows(cell)
-        return bool(rows) and not any(row.error for row in rows) and {row.attack for row in rows} >= {*attacks}
+        one = len({(row.model_sha256, row.data_sha256) for row in rows}) == 1
+        return one and not any(row.error for row in rows) and {row.attack for row in rows} >= {*attacks}
 
     def put(self, cell: Cell, rows: Iterable[Row]) -> None:
         """Save the rows of a cell, and replace older ones."""

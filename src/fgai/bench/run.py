@@ -125,7 +125,7 @@ def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[s
         return
     for module in modules:
         import_from_cwd(module)
-    rows: list[Row] = []
+    rows = [row for row in store.rows(cell) if not row.error]
     try:
         for rows in rows_of_cell(cell, store, settings):
             store.put(cell, rows)
@@ -139,32 +139,31 @@ def finish(cell: Cell, store: CellStore, settings: Settings, modules: Sequence[s
 def rows_of_cell(cell: Cell, store: CellStore, settings: Settings) -> Iterator[list[Row]]:
     """Yield the rows of one cell so far: one for the clean graph, with certified shares, and one per attack.
 
-    If the model of the cell was saved, its finished rows are kept, and only the other attacks run. Otherwise all rows
-    are made anew, also those of earlier attacks, so that they are about one model.
+    Rows that are about the same model and graph are kept. Others, also those of earlier attacks, are made anew. They
+    stay until then, so that a run that is killed loses none; `CellStore.finished` tells that they are not of one model.
     """
     with seeded(cell.seed):
-        data = datasets.load(cell.dataset, seed=cell.seed)
-        sha = datasets.fingerprint(data)
-        train_data = prepared(without_test_nodes(data), cell, settings) if cell.inductive else None
-        data = prepared(data, cell, settings)
-        train_data = data if train_data is None else train_data
-        share = int(train_data.num_nodes or 0) / int(data.num_nodes or 0)
-        finished = {row.attack: row for row in store.rows(cell) if not row.error}
-        asked = dict.fromkeys(("none", *(settings.attacks or ()), *finished))
-        models = models_of(store, settings)
-        same_model = models.load(cell, share) is not None
-        finished = finished if same_model else {}
-        rows = list(finished.values())
-        if rows:
-            yield rows
-        fitted = models.trained(cell, train_data, share)
-        method, seconds = fitted.method, fitted.seconds
-        attacks = [name for name in asked if name not in finished]
-        worst = Worst(cell.name, settings.perturbations, keep=same_model)
-        # a defence is attacked through its own cleaning
-        for row in rows_of_model(fitted.model, data, cell, attacks, sha=sha, call=saved.call_of(method), worst=worst):
-            rows.append(replace(row, settings=asdict(method), seconds=seconds) if row.attack == "none" else row)
-            yield rows
+        graphs = graphs_of(cell, settings)
+        rows = {row.attack: row for row in store.rows(cell) if not row.error}
+        older = not any(row.model_sha256 for row in rows.values())  # rows of a version that did not record the model
+        fitted = models_of(store, settings).trained(cell, graphs.train, graphs.share)
+        sha, method = fitted.sha256, fitted.method
+
+        def is_current(row: Row) -> bool:
+            same_model = row.model_sha256 == sha or (older and fitted.loaded)
+            return same_model and row.data_sha256 == graphs.sha
+
+        known = [name for name in rows if name == "none" or attack_parts(name)[0] in THREATS]
+        asked = dict.fromkeys(("none", *(settings.attacks or ()), *known))
+        attacks = [name for name in asked if name not in rows or not is_current(rows[name])]
+        worst = Worst(cell.name, settings.perturbations, keep=any(map(is_current, rows.values())))
+        call = saved.call_of(method)  # a defence is attacked through its own cleaning
+        rows = {name: replace(row, model_sha256=sha) if is_current(row) else row for name, row in rows.items()}
+        for row in rows_of_model(fitted.model, graphs.data, cell, attacks, sha=graphs.sha, call=call, worst=worst):
+            row = replace(row, settings=asdict(method), seconds=fitted.seconds) if row.attack == "none" else row
+            rows[row.attack] = replace(row, model_sha256=sha)
+            yield list(rows.values())
+        yield [row for row in rows.values() if is_current(row)]
 
 
 def rows_of_model(
@@ -182,6 +181,28 @@ def rows_of_model(
 def models_of(store: CellStore, settings: Settings) -> ModelStore:
     """The trained models of the cells of a folder."""
     return ModelStore(store.folder / "models", settings.epochs, settings.device)
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The graph of a cell, the one that its model is trained on, and the fingerprint of the dataset."""
+
+    data: Data
+    train: Data
+    sha: str
+
+    @property
+    def share(self) -> float:
+        """The share of the nodes that the model is trained on."""
+        return int(self.train.num_nodes or 0) / int(self.data.num_nodes or 0)
+
+
+def graphs_of(cell: Cell, settings: Settings) -> Graphs:
+    """Load the dataset of a cell. An inductive model is trained without the test nodes and their edges."""
+    raw = datasets.load(cell.dataset, seed=cell.seed)
+    data = prepared(raw, cell, settings)
+    train = prepared(without_test_nodes(raw), cell, settings) if cell.inductive else data
+    return Graphs(data, train, datasets.fingerprint(raw))
 
 
 def prepared(data: Data, cell: Cell, settings: Settings) -> Data:

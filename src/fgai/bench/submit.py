@@ -18,7 +18,7 @@ from fgai.bench.perturbations import Worst
 from fgai.bench.plan import Cell, Plan, is_name
 from fgai.bench.results import CellStore
 from fgai.bench.rules import Check, blind_to_test_labels, deterministic, fair_attack, visible_gradients
-from fgai.bench.run import Settings, models_of, prepared, rows_of_model, run
+from fgai.bench.run import Settings, graphs_of, models_of, prepared, rows_of_model, run
 from fgai.bench.tables import decided_by, grid, markdown, table_of, worst_rows
 from fgai.calling import Call
 from fgai.errors import DataError, FGAIError, SettingError
@@ -109,6 +109,8 @@ def submit(
     """
     if not is_name(name) or name in METHODS or name in THREATS:
         raise SettingError(f"--as {name[:60]!r} is taken, or cannot be part of a file name; choose another name")
+    if name.endswith("-inductive") or any(name.startswith(f"{method}-") for method in METHODS):
+        raise SettingError(f"--as {name!r} reads as a preset of another method in file names; choose another name")
     budget_of(threat)  # refuse before anything runs
     store, entry = CellStore(folder), _entry(Path(file), name, weights)
     if isinstance(entry, _Model):
@@ -162,18 +164,17 @@ def _submit_method(
 def _check_method(cell: Cell, store: CellStore, settings: Settings) -> list[Check]:
     """The rules for a method, on its first cell."""
     with seeded(cell.seed):
-        data = prepared(datasets.load(cell.dataset, seed=cell.seed), cell, settings)
-        models = models_of(store, settings)
-        fitted = models.trained(cell, data)
+        graphs, models = graphs_of(cell, settings), models_of(store, settings)
+        fitted = models.trained(cell, graphs.train, graphs.share)
 
     def fit(graph: Data) -> nn.Module:
-        return fitted.method.fit(models.start(cell, data), graph).model
+        return fitted.method.fit(models.start(cell, graphs.train), graph).model
 
     model, call = fitted.model, saved.call_of(fitted.method)
     return _until_broken(
-        lambda: _check_forward(model, data, call),
-        lambda: blind_to_test_labels(model, fit, data, call, cell.seed),
-        lambda: _check_gradients(model, data, call, cell, store, settings),
+        lambda: _check_forward(model, graphs.data, call),
+        lambda: blind_to_test_labels(model, fit, graphs.train, call, cell.seed),
+        lambda: _check_gradients(model, graphs.data, call, cell, store, settings),
     )
 
 
@@ -199,10 +200,10 @@ def _check_gradients(
     backbone = "gat" if cell.backbone == OWN else cell.backbone
     plain = replace(cell, backbone=backbone, method=PRETRAINED, preset="default")
     with seeded(cell.seed):
-        graph = prepared(datasets.load(cell.dataset, seed=cell.seed), plain, settings)
-        vanilla = models_of(store, settings).trained(plain, graph).model
+        graphs = graphs_of(plain, settings)
+        vanilla = models_of(store, settings).trained(plain, graphs.train, graphs.share).model
     with open_reader(model, call) as read, open_reader(vanilla) as other:
-        return visible_gradients(read, data, other, graph)
+        return visible_gradients(read, data, other, graphs.data)
 
 
 def _submit_model(one: _Model, name: str, plan: Plan, store: CellStore, settings: Settings) -> Submission:
@@ -257,10 +258,10 @@ def _submit_attack(
 def _check_attack(cell: Cell, name: str, store: CellStore, settings: Settings) -> list[Check]:
     """The rules for an attack, on the first model that it attacks."""
     with seeded(cell.seed):
-        data = prepared(datasets.load(cell.dataset, seed=cell.seed), cell, settings)
-        fitted = models_of(store, settings).trained(cell, data)
+        graphs = graphs_of(cell, settings)
+        fitted = models_of(store, settings).trained(cell, graphs.train, graphs.share)
     with open_reader(fitted.model, saved.call_of(fitted.method)) as read:
-        return fair_attack(THREATS[name], read, data, cell.seed)
+        return fair_attack(THREATS[name], read, graphs.data, cell.seed)
 
 
 def _duels(cells: list[Cell], store: CellStore, threat: str, name: str) -> str:

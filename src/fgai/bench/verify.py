@@ -19,6 +19,7 @@ from fgai.errors import DataError
 from fgai.intervals import NORMAL, SHOWN
 
 ROUNDING = 1e-6  # sums in another order differ by this share of a number
+SMALLEST = 1e-12  # numbers that differ by less are both 0
 MIN_SEEDS = 3  # fewer give no standard deviation to rely on
 REDEFINED = {"g_jsd_released": "0.1.0"}  # the last version with another definition: it compared rows, not edges
 
@@ -46,7 +47,7 @@ class Comparison:
     @property
     def equal(self) -> bool:
         """Whether the numbers are equal up to rounding."""
-        return self.distance <= ROUNDING * max(1.0, abs(self.committed))
+        return self.distance <= max(ROUNDING * abs(self.committed), SMALLEST)
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,8 @@ def _differences(committed: Mapping[str, Row], again: Mapping[str, Row]) -> list
         what = "the method" if attack == "none" else f"the attack {attack}"
         if changes := _changes(row.settings, again[attack].settings):
             sentences.append(f"settings of {what}: {', '.join(changes)}")
+        if gone := sorted(_numbers_of(row) - _numbers_of(again[attack])):
+            sentences.append(f"the new run of {what} has no {', '.join(gone)}")
     redefined = sorted({metric for row in committed.values() for metric in row.metrics if _redefined(row, metric)})
     sentences += [
         f"{metric} was defined otherwise up to {REDEFINED[metric]}, and is not compared" for metric in redefined
@@ -203,6 +206,11 @@ def _differences(committed: Mapping[str, Row], again: Mapping[str, Row]) -> list
     if more := sorted(new.metrics.keys() - old.metrics.keys()):
         sentences.append(f"the committed run has no {', '.join(more)}")
     return sentences
+
+
+def _numbers_of(row: Row) -> set[str]:
+    """The names of the metrics that have a number."""
+    return {name for name, value in row.metrics.items() if value is not None}
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
