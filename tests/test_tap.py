@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import dropout, elu
+from torch_geometric.data import Data
 from torch_geometric.explain import AttentionExplainer, Explainer
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, HeteroConv, RGATConv, TransformerConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, HeteroConv, MessagePassing, RGATConv, TransformerConv
 from torch_geometric.utils import softmax, to_torch_csr_tensor
 
 from fgai import AttentionPoint, Tap
@@ -46,6 +47,23 @@ class Tempered(GATConv):
 
     def edge_update(self, alpha_j, alpha_i, edge_attr, index, ptr, dim_size):
         return super().edge_update(2 * alpha_j, 2 * loose(alpha_i), edge_attr, index, ptr, dim_size)
+
+
+DATA = Data(x=X, edge_index=EDGES)  # a callable global that has no hash, beside the user's layers
+
+
+class Direct(MessagePassing):
+    """A user's layer that calls the softmax itself."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_j, index, size_i):
+        return x_j * softmax(x_j.sum(-1, keepdim=True), index, num_nodes=size_i)
+
+
+def test_globals_of_a_users_module_need_no_hash():
+    assert caught(Direct(), DATA.x, DATA.edge_index)[1][""].weight.shape == (EDGES.size(1), 1)
 
 
 class Marked(nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -59,10 +59,8 @@ def swapped_class(layer: nn.Module, cls: type) -> Iterator[None]:
 
 def with_globals(function: FunctionType, replacements: Mapping[Any, Any]) -> FunctionType:
     """Return a copy of a function that uses `replacements[f]` in place of each global function or module `f`."""
-    scope = {
-        name: replacements.get(value, value) if callable(value) or isinstance(value, ModuleType) else value
-        for name, value in function.__globals__.items()
-    }
+    by_id = {id(value): other for value, other in replacements.items()}  # a global need not be hashable
+    scope = {name: by_id.get(id(value), value) for name, value in function.__globals__.items()}
     clone = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     clone.__kwdefaults__ = function.__kwdefaults__
     return clone
