@@ -10,6 +10,7 @@ from torch_geometric.nn import (
     DenseGATConv,
     GATConv,
     GeneralConv,
+    MessagePassing,
     Sequential,
     Set2Set,
     TopKPooling,
@@ -18,6 +19,7 @@ from torch_geometric.utils import softmax
 
 import fgai
 from fgai.attending import attention_not_read
+from fgai.errors import TapError
 from loose import loose
 
 EDGES = torch.tensor([[0, 1, 2, 0, 3, 4], [1, 2, 0, 2, 4, 3]])
@@ -30,6 +32,10 @@ def two() -> Any:
     for graph in (one, other):
         graph.edge_attr = torch.rand(graph.num_edges, 2, generator=draw)
     return loose(Batch.from_data_list([one, other]))
+
+
+def by_edges(model, graph):
+    return model(graph.x, graph.edge_index)
 
 
 class Own(nn.Module):
@@ -53,6 +59,28 @@ class Loose(nn.Module):
         return torch.zeros_like(x).index_add(0, edge_index[1], weight[:, None] * x[edge_index[0]])
 
 
+def normalised(score, index, nodes):
+    return softmax(score, index, num_nodes=nodes)
+
+
+class Helped(MessagePassing):
+    """A user's own layer whose `message` calls a function that calls PyG's softmax."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_j, index, size_i):
+        return x_j * normalised(x_j.sum(-1, keepdim=True), index, size_i)
+
+
+class Scattered(MessagePassing):
+    """A user's own message-passing layer that calls PyG's softmax in `forward`, without `propagate`."""
+
+    def forward(self, x, edge_index):
+        weight = softmax(x[edge_index[0]].sum(-1), edge_index[1], num_nodes=len(x))
+        return torch.zeros_like(x).index_add(0, edge_index[1], weight[:, None] * x[edge_index[0]])
+
+
 class Predicts(nn.Linear):
     """A softmax that `forward` does not reach."""
 
@@ -65,12 +93,21 @@ def test_attention_of_another_kind_is_named():
     assert attention_not_read(nn.ModuleList([*parts, GATConv(2, 2)])) == ("0", "1", "3", "5.select")
 
 
+@pytest.mark.parametrize("kind", [Helped, Scattered])
+def test_a_layer_whose_attention_has_no_known_edges_is_named(kind):
+    model, call = Sequential("x, e", [(GATConv(4, 4), "x, e -> x"), (kind(), "x, e -> x")]), by_edges
+    reading = fgai.read(model, two(), call)
+    assert list(reading.attention) == ["module_0"] and reading.unread == ("module_1",)
+    with pytest.raises(TapError, match="AttentionPoint"):
+        fgai.read(Sequential("x, e", [(kind(), "x, e -> x")]), two(), call)
+
+
 def test_a_layer_that_can_attend_and_does_not_is_passed_over():
     torch.manual_seed(0)
     layers = [(GeneralConv(4, 4), "x, e -> x"), (GATConv(4, 2), "x, e -> x")]
     model = Sequential("x, e", layers)
     data = two()
-    reading = fgai.read(model, data, lambda net, graph: net(graph.x, graph.edge_index))
+    reading = fgai.read(model, data, by_edges)
     assert list(reading.attention) == ["module_1"] and reading.unread == ()
 
 

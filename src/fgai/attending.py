@@ -29,6 +29,7 @@ SOFTMAXES = (softmax, segmented_softmax)  # PyG's, and the one that accelerated 
 # Layers of PyG whose attention is not over the edges of a node, or has no softmax; the last three in one setting only.
 NO_WEIGHTS = (DenseGATConv, DNAConv, EdgePooling, FAConv, LPAttLayer, SAGPooling)
 SETTINGS = {HypergraphConv: "use_attention", JumpingKnowledge: "att", SelectTopK: "min_score"}
+LIBRARIES = ("torch", "torch_geometric", "fgai")
 WITHOUT_SOFTMAX = "torch_geometric.nn.attention"  # linear attention: it never computes the weight of a pair
 
 
@@ -147,16 +148,26 @@ def _may_attend(module: nn.Module) -> bool:
     )
 
 
-def _reached(cls: type) -> list[FunctionType]:
-    """Return the methods of a class that `forward` calls, itself included; for message passing, also its own steps."""
-    names = ["forward", *(("message", "edge_update", "aggregate", "update") if issubclass(cls, MessagePassing) else ())]
-    reached: dict[str, FunctionType] = {}
-    while names:
-        function = getattr(cls, name := names.pop(), None)
-        if name not in reached and isinstance(function, FunctionType):
-            reached[name] = function
-            names += [called for called in function.__code__.co_names if not hasattr(nn.Module, called)]
-    return list(reached.values())
+def _reached(cls: type) -> set[FunctionType]:
+    """Return the methods and the user's functions that `forward` calls, itself included; of message passing, its steps.
+
+    Functions of torch, PyG and fgai are not followed.
+    """
+    steps = ("message", "edge_update", "aggregate", "update") if issubclass(cls, MessagePassing) else ()
+    found = [getattr(cls, name, None) for name in ("forward", *steps)]
+    reached: set[FunctionType] = set()
+    while found:
+        function = found.pop()
+        if isinstance(function, FunctionType) and function not in reached:
+            reached.add(function)
+            names = [name for name in function.__code__.co_names if not hasattr(nn.Module, name)]
+            found += [getattr(cls, name, None) for name in names]
+            found += [called for name in names if _is_users(called := function.__globals__.get(name))]
+    return reached
+
+
+def _is_users(function: Any) -> bool:
+    return isinstance(function, FunctionType) and function.__module__.partition(".")[0] not in LIBRARIES
 
 
 def _calls_softmax(function: Any) -> bool:

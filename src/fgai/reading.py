@@ -179,8 +179,9 @@ class Reader:
         with self._context(given.graph), given.watched(self.model), self._tap.open(*edits, batch) as recording:
             logits = self._call(given.graph)
         items = items_of(graph, len(logits)) if isinstance(graph, Data) else None
+        attention = given.attention(recording.attention)
         unread = (*self.unread, *recording.lost)
-        return Reading(given.logits(logits), given.attention(recording.attention), unread=unread, items=items)
+        return Reading(given.logits(logits), attention, unread=unread, items=items)
 
     def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
         """Read the clean graph without gradients, and check the logits and the attention.

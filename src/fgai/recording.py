@@ -53,6 +53,11 @@ class Recording:
     def attention(self) -> dict[str, Attention]:
         """The recorded attention by site, in the order of execution."""
         by_site: dict[str, Attention] = {}
+        for name in [name for name, calls in self.calls.items() if calls and name not in self.edges]:
+            self.lost[name] = (
+                "it calls PyG's softmax without `propagate`, so its edges are not known; call fgai.AttentionPoint "
+                "in place of the softmax"
+            )
         for name, edges in self.edges.items():
             calls = self.calls[name] or [_empty(edge_index) for edge_index in edges if edge_index.size(1) == 0]
             if calls and not _same_edges(calls, edges):
