@@ -179,3 +179,10 @@ def test_a_long_entry_is_shortened_in_the_message():
     with pytest.raises(DataError) as refused:
         parse_json("x" * 90_000, "a.json", SAY)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_torch_save_is_recognised(tmp_path, zipped):
+    torch.save({"a": torch.ones(2)}, tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(DataError, match=r"w\.pt cannot be read \(it is a file of torch\.save.+save_file"):
+        read_tensors(tmp_path / "w.pt", SAY)

@@ -26,6 +26,7 @@ from fgai.errors import DataError
 JSON_BYTES = 16 * 2**20  # also for the header of a safetensors file
 TOML_BYTES = 2**16
 TENSOR_BYTES = 8 * 2**30
+TORCH_SAVE = (b"PK\x03\x04", b"\x80\x02\x8a\nl\xfc\x9cF")  # a zip file, or in old versions of torch a pickle
 DEPTH = 32  # of nested lists and objects
 TEXT = 100_000  # characters of one string
 INTEGER = 2**63  # integers are below it and above its negative
@@ -100,7 +101,11 @@ def read_header(path: str | Path, remedy: str) -> Header:
     path = Path(path)
     size = _size(path, TENSOR_BYTES, remedy)
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
+        start = file.read(8)
+        if start.startswith(TORCH_SAVE):
+            how = "safetensors.torch.save_file(model.state_dict(), path) writes the tensors of a model as safetensors"
+            raise refusal(path, "it is a file of torch.save, which may run code when it is loaded", how)
+        length = int.from_bytes(start, "little")
         if not 2 <= length <= min(JSON_BYTES, size - 8):
             raise refusal(path, f"its header claims {length} bytes, but the file has {size}", remedy)
         raw = parse_json(file.read(length), path, remedy)
