@@ -57,8 +57,9 @@ def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
 
 def run_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Any:
     """Return the output of a model, called with `call` or by its signature; of a dict by type, that of the answer."""
-    graph = split(graph).graph if is_typed(graph) else graph
-    output = (call or call_by_signature)(model, graph)
+    graph = copy.copy(split(graph).graph if is_typed(graph) else graph)  # a model may assign its attributes
+    with _refused_writes(model, graph):
+        output = (call or call_by_signature)(model, graph)
     if isinstance(graph, HeteroData) and isinstance(output, Mapping) and "answer" in graph:
         return output.get(graph["answer"])
     return output
@@ -170,6 +171,21 @@ def frozen_params(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trainable:
             parameter.requires_grad_()
+
+
+@contextmanager
+def _refused_writes(model: nn.Module, graph: Graph) -> Iterator[None]:
+    """Raise `CallError` if a tensor of the graph was written in place inside a `with` block."""
+    stores = graph.stores if isinstance(graph, Data | HeteroData) else ()
+    tensors = [(name, value) for store in stores for name, value in store.items() if isinstance(value, Tensor)]
+    versions = [(name, value, value._version) for name, value in tensors if not value.is_inference()]
+    yield
+    if written := sorted({name for name, value, version in versions if value._version != version}):
+        raise CallError(
+            f"{type(model).__name__} writes into {written} of the graph that it is given, so each call has another "
+            "input; write into a copy, such as x = x.clone() at the start of forward. The graph is changed now: load "
+            "it again"
+        )
 
 
 def _unwrap(model: nn.Module) -> nn.Module:

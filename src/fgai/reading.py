@@ -275,9 +275,9 @@ class TrainingReader(Reader):
     def _trim_is_exact(self, graph: Graph, counts: Sequence[int]) -> bool:
         """Return whether the seed nodes' logits are the same with and without skipped edges."""
         with eval_mode(self.model), torch.no_grad():
-            full = self.call(self.model, graph)[: counts[0]]
+            full = self._call(graph)[: counts[0]]
             with self._trim.batch(counts):
-                trimmed = self.call(self.model, graph)[: counts[0]]
+                trimmed = self._call(graph)[: counts[0]]
         return bool(((full - trimmed).abs() <= 1e-4 * full.abs().max()).all())
 
 

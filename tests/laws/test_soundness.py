@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.nn import GATConv, GPSConv, global_mean_pool
+from torch_geometric.utils import add_self_loops
 from typer.testing import CliRunner
 
 import fgai
@@ -363,6 +364,45 @@ def test_log_probabilities_are_logits_and_the_remedy_for_probabilities_works(): 
     assert torch.allclose(fgai.read(logged, community()).probs, plain, atol=1e-6)
     call = lambda model, data: model(data.x, data.edge_index).clamp(min=1e-12).log()  # noqa: E731
     assert torch.allclose(fgai.read(probable, community(), call).probs, plain, atol=1e-6)
+
+
+class Writing(torch.nn.Module):
+    """Writes into the graph that it is given: `how` writes, and the answers are those of the model inside."""
+
+    def __init__(self, inner, how):
+        super().__init__()
+        self.inner, self.how = inner, how
+
+    def forward(self, data):
+        self.how(data)
+        return self.inner(data.x, data.edge_index)
+
+
+def halve(data):
+    data.x = data.x * 0.5
+
+
+def add_loops(data):
+    data.edge_index = add_self_loops(data.edge_index)[0]
+
+
+@pytest.mark.parametrize("how", [halve, add_loops])
+def test_a_model_that_assigns_attributes_of_its_graph_changes_only_its_own_copy(how):
+    graph, expected = community().clone(), community().clone()
+    how(expected)
+    for _ in range(2):
+        now, told = fgai.read(Writing(trained(), how), graph), fgai.read(trained(), expected)
+        assert torch.allclose(now.logits, told.logits, atol=1e-5)
+    told = fgai.audit(Writing(trained(), how), graph, ATTACK, seeds=1)
+    call = lambda model, data: model(copy(data))  # noqa: E731
+    assert told.attacked == fgai.audit(Writing(trained(), how), graph, ATTACK, seeds=1, call=call).attacked
+    assert torch.equal(graph.x, community().x) and torch.equal(graph.edge_index, community().edge_index)
+
+
+@pytest.mark.parametrize("door", [door for door in EVERY_DOOR if door != "ln"])  # there its input is computed anew
+def test_a_model_that_writes_into_its_input_is_refused_at_every_door(door):
+    with pytest.raises(CallError, match=r"Writing writes into \['x'\] of the graph.*clone"):
+        EVERY_DOOR[door](Writing(trained(), lambda data: data.x.mul_(0.5)), community().clone())
 
 
 class Global(torch.nn.Module):
