@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
 
 from fgai.attention import Attention
-from fgai.errors import CallError, DataError, NotFiniteError
+from fgai.errors import CallError, DataError, NotFiniteError, SettingError
 from fgai.graph import count_nodes, is_edge_list
 from fgai.items import Items, copied, items_of
 from fgai.readers import all_finite
@@ -181,6 +181,25 @@ def _integer_labels(y: Any, items: Items) -> Tensor:
             "integers from 0, and -1 where a node has no label"
         )
     return flat if flat.dtype == torch.long else flat.long()
+
+
+def refuse_cached(model: nn.Module) -> None:
+    """Raise `SettingError` if a layer stores what it computed of the links of its first graph.
+
+    >>> from torch_geometric.nn import GCNConv
+    >>> refuse_cached(GCNConv(3, 2, cached=False))
+    """
+    layers = [
+        name or "the model itself"
+        for name, layer in model.named_modules()
+        if getattr(layer, "cached", False) is True
+        or any(key.startswith("_cached_") and value is not None for key, value in vars(layer).items())
+    ]
+    if layers:
+        raise SettingError(
+            f"{type(model).__name__} stores the normalised links of its first graph (cached=True in "
+            f"{', '.join(layers)}) and would not see another one; build it with cached=False and load its state_dict"
+        )
 
 
 def check_labels(y: Tensor, classes: int) -> None:

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from fgai.attending import attention_not_read
 from fgai.attention import Attention, explaining_sites
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
-from fgai.checks import check_attention, check_graph, check_logits, expected_rows
+from fgai.checks import check_attention, check_graph, check_logits, expected_rows, refuse_cached
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, class_probs, explain_node, resolve
 from fgai.items import Items, graph_of_nodes, items_of
 from fgai.kernels.pyg import accelerated
@@ -152,6 +152,7 @@ class Reader:
     """
 
     def __init__(self, model: nn.Module, call: Call | None = None) -> None:
+        refuse_cached(model)
         self.model = model
         self.call = call or call_by_signature
         self._tap = Tap(model)
@@ -257,6 +258,7 @@ class TrainingReader(Reader):
     """
 
     def __init__(self, model: nn.Module, call: Call | None, trim: Trim) -> None:
+        refuse_cached(model)
         self.model, self.call = model, call or call_by_signature
         self._trim = trim
         self._trims: bool | None = None  # unknown before the first batch

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.nn import GATConv, GPSConv, global_mean_pool
-from torch_geometric.utils import add_self_loops
+from torch_geometric.nn import GATConv, GCNConv, GPSConv, global_mean_pool
+from torch_geometric.utils import add_self_loops, dropout_edge
 from typer.testing import CliRunner
 
 import fgai
@@ -403,6 +403,56 @@ def test_a_model_that_assigns_attributes_of_its_graph_changes_only_its_own_copy(
 def test_a_model_that_writes_into_its_input_is_refused_at_every_door(door):
     with pytest.raises(CallError, match=r"Writing writes into \['x'\] of the graph.*clone"):
         EVERY_DOOR[door](Writing(trained(), lambda data: data.x.mul_(0.5)), community().clone())
+
+
+class Noisy(torch.nn.Module):
+    """Random in evaluation mode too."""
+
+    def __init__(self, inner, how):
+        super().__init__()
+        self.inner, self.how = inner, how
+
+    def forward(self, x, edge_index):
+        return self.inner(*self.how(x, edge_index))
+
+
+NOISES = {
+    "dropout": lambda x, edge_index: (torch.nn.functional.dropout(x, 0.5), edge_index),
+    "edges": lambda x, edge_index: (x, dropout_edge(edge_index, 0.3)[0]),
+}
+OF_READINGS = ("audit", "compare", "certify", "audit_batches", "certify_batches")  # they compare two readings
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("door", OF_READINGS)
+def test_a_model_that_is_random_in_evaluation_mode_is_refused(door, noise):
+    with pytest.raises(CallError, match=r"two answers for one graph in evaluation mode.*training=self.training"):
+        EVERY_DOOR[door](Noisy(trained(), NOISES[noise]), community())
+
+
+class Storing(torch.nn.Module):
+    """Has a layer that keeps the links of its first graph."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.first, self.inner = GCNConv(16, 16, cached=True), inner
+
+    def forward(self, x, edge_index):
+        return self.inner(self.first(x, edge_index), edge_index)
+
+
+@pytest.mark.parametrize("door", EVERY_DOOR)
+def test_a_model_that_keeps_the_links_of_its_first_graph_is_refused_at_every_door(door):
+    with pytest.raises(SettingError, match=r"cached=True in (model\.)?first.*cached=False"):
+        EVERY_DOOR[door](Storing(trained()), community())
+
+
+def test_links_that_were_kept_are_refused_after_the_setting_is_changed():
+    model = Storing(trained())
+    model(community().x, community().edge_index)
+    model.first.cached = False  # it still uses what it has stored
+    with pytest.raises(SettingError, match="cached=False"):
+        fgai.read(model, community())
 
 
 class Global(torch.nn.Module):

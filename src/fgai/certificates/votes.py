@@ -38,6 +38,7 @@ from fgai.adversaries.typed import separate_pairs
 from fgai.calling import Call, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
 from fgai.certificates.linked import logits_of_parts
+from fgai.checks import refuse_cached
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require
 from fgai.printing import short_repr
@@ -127,11 +128,7 @@ class Voted(nn.Module):
         super().__init__()
         check_whole(1, MAX_GROUPS, groups=groups)
         check_whole(0, key=key)
-        if any(getattr(module, "cached", False) for module in model.modules()):
-            raise SettingError(
-                f"{type(model).__name__} stores the normalised links of its first graph (cached=True), and votes need "
-                "several graphs; build it with cached=False"
-            )
+        refuse_cached(model)
         self.model, self.groups, self.key, self.fixed = model, groups, key, fixed
 
     def forward(self, x: Tensor, edge_index: Tensor, n_id: Tensor | None = None, **inputs: Tensor) -> Tensor:
