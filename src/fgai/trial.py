@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversaries import GAINS, Adversary, check_adversary
+from fgai.adversaries import GAINS, Adversary, Perturbation, check_adversary
 from fgai.attention import Attention
 from fgai.calling import call_errors, frozen_params
 from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
@@ -19,6 +19,7 @@ from fgai.errors import DataError
 from fgai.explanations import Attribution, Difference, EdgeWeights, Explanation, compare_nodes, one_layer
 from fgai.explanations.attribution import ENTRIES
 from fgai.items import copied, items_of
+from fgai.model_checks import check_links_used, repeated_reading
 from fgai.reading import Reader, Reading
 
 MAX_NODES = 500  # nodes on which explanations of more than one layer are compared: each has its own weights
@@ -119,7 +120,7 @@ def sample_nodes(attribution: Attribution) -> Tensor:
 
 
 def clean_trial(read: Reader, data: GraphInput, explanation: str | Explanation = "last") -> Trial:
-    """Read the model on the clean graph and check the reading.
+    """Read the model on the clean graph twice and check the readings.
 
     Args:
         read: Reader of the model, in evaluation mode.
@@ -131,7 +132,7 @@ def clean_trial(read: Reader, data: GraphInput, explanation: str | Explanation =
         The trial of the clean graph.
     """
     data = one_graph(data, masks=("test_mask",))
-    clean = read.checked(data)
+    clean = repeated_reading(read, data)
     labels, eval_mask = data.get("y"), data.get("test_mask")
     labels = clean.probs.argmax(-1) if labels is None else labels
     eval_mask = _all_items(clean) if eval_mask is None else eval_mask
@@ -163,6 +164,8 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
         now = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
     check_logits(now.logits, type(model).__name__, on="the attacked graph")
     check_attention(now.attention, type(model).__name__, on="the attacked graph")
+    if _is_of_links(now.perturbation):
+        check_links_used(trial.read, trial.graph, trial.now, now)
     graph = now.graph
     if graph.num_edges > LARGE and isinstance(x := graph.get("x"), Tensor):
         graph = copied(graph)
@@ -174,6 +177,12 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
 def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
     """Compute the F-slope of any explanation of the graph of a trial."""
     return f_slope(trial.deletions.curve(explanation, first, among))
+
+
+def _is_of_links(change: Perturbation) -> bool:
+    """Return whether a perturbation changes links, or nothing."""
+    links = change.added.size(1) + change.dropped.size(1)
+    return bool(links) or (change.x_delta is None and not change.weight_delta and not change.score_delta)
 
 
 def _all_items(clean: Reading) -> Tensor:

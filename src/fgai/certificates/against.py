@@ -27,6 +27,7 @@ from fgai.checks import one_graph
 from fgai.errors import SettingError
 from fgai.graph import degree, delete_edges, require
 from fgai.items import refuse_graphs
+from fgai.model_checks import repeated_reading
 from fgai.reading import open_reader, read
 from fgai.settings import check_whole
 from fgai.typed import is_typed
@@ -93,7 +94,7 @@ def _attention(model: nn.Module, data: Data, against: Any, k: int, call: Call | 
     if against.on != "weights" or against.sites is not None:
         raise SettingError(f"{against}: proofs are about the weights of the last layer; leave `on` and `sites` out")
     with open_reader(model, call) as reader:
-        clean = reader.checked(data)
+        clean = repeated_reading(reader, data)
         bound = prediction_bound(reader, data, against.norm)
     overlap = guaranteed_overlap(clean.explanation, k, against.radius, against.norm)
     if bound is None:

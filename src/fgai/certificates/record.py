@@ -30,6 +30,7 @@ from fgai.errors import DataError
 from fgai.files import jsonable
 from fgai.items import refuse_typed
 from fgai.metrics import top_overlap
+from fgai.model_checks import repeated_reading
 from fgai.printing import short_repr
 from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
 from fgai.settings import check_top
@@ -209,7 +210,7 @@ def attention_certificate(
     data = one_graph(data, edges=False)
     refuse_typed(data, "`certify`")
     with open_reader(model, call) as reader:
-        clean = reader.checked(data)
+        clean = repeated_reading(reader, data)
         bound = prediction_bound(reader, data, norm)
         attacked = ball(reader, data, GAINS["kl"](clean)).detach()
     with eval_mode(model):  # without the kernels: the bound inspects PyG's own layers

@@ -21,6 +21,7 @@ from fgai.faithfulness.selection import TIE, Ranked
 from fgai.grades import Grade, grade_faithful
 from fgai.graph import segment_sum
 from fgai.intervals import Interval
+from fgai.model_checks import repeated_reading
 from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_positive, check_seed, check_whole
 
@@ -71,7 +72,7 @@ def measure_faithfulness(
     _check_settings(nodes, share, at_least, draws, seed)
     data = one_graph(data)
     with open_reader(model, call) as read:
-        clean = read.checked(data)
+        clean = repeated_reading(read, data)
         _check_items(model, data, clean)
         attribution = clean.attribution(explanation, read=read, graph=data)
         return faithfulness_of(
