@@ -291,6 +291,19 @@ def test_an_unknown_site_is_refused_with_the_names_there_are():
         gained(AttentionBall(sites=("conv3",)))
 
 
+@pytest.mark.parametrize("norm", PROJECTIONS)
+def test_the_feature_ball_is_as_strong_as_one_step_of_the_whole_radius(norm):
+    read, graph, clean = learnt()
+    for gain in (GAINS["kl"](clean), GAINS["cross-entropy"](clean)):
+        delta = (1e-3 * torch.randn(graph.x.shape, generator=torch.Generator().manual_seed(1))).requires_grad_()
+        (slope,) = torch.autograd.grad(gain(Perturbation(x_delta=delta).read(read, graph)), delta)
+        steepest = torch.zeros_like(slope).scatter_(1, slope.abs().argmax(1, keepdim=True), 1.0) * slope.sign()
+        one_step = {"l1": steepest, "l2": torch.nn.functional.normalize(slope, dim=1), "linf": slope.sign()}[norm]
+        radius = 0.1 if norm == "linf" else 1.0
+        reached = float(gain(FeatureBall(radius, norm)(read, graph, gain)).detach())
+        assert reached >= float(gain(Perturbation(x_delta=radius * one_step).read(read, graph)).detach()) > 0
+
+
 def test_of_sparse_features_only_stored_entries_move():
     graph = small(sparse=True)
     read, clean = answers(model_of("gat", graph), graph)

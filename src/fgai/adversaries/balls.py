@@ -127,7 +127,7 @@ class AttentionBall:
                 value = gain(self._perturbation(delta).read(read, graph))
                 slopes = gradients(value, list(delta.values()))
                 best.offer(self._perturbation({site: part.detach() for site, part in delta.items()}), value)
-                length = self.radius * (1.0 if number < self.steps // 2 else 0.25)  # large steps, then small ones
+                length = _step_length(self.radius, number, self.steps)
                 delta = {
                     site: balls[site].project(delta[site].detach() + length * balls[site].direction(slope))
                     for site, slope in zip(delta, slopes, strict=True)
@@ -183,10 +183,7 @@ class _Ball:
 
     def direction(self, slope: Tensor) -> Tensor:
         """Return the gradient, scaled to length one per node; for `linf`, its sign."""
-        if self._norm == "linf":
-            return slope.sign()
-        length = segment_sum(slope.square(), self._target, self._nodes).sqrt()
-        return slope / length.clamp(min=max(1e-12, torch.finfo(length.dtype).tiny))[self._target]
+        return _direction(slope, self._target, self._nodes, self._norm)
 
 
 @ADVERSARIES.register("feature-ball")
@@ -238,12 +235,13 @@ class FeatureBall:
         noise = torch.randn(values.shape, generator=generator, dtype=values.dtype).to(values.device)
         delta = project(0.01 * self.radius * noise)
         with frozen_params(read.model):
-            for _ in range(self.steps):
+            for number in range(self.steps):
                 delta.requires_grad_()
                 value = gain(Perturbation(x_delta=delta).read(read, graph))
                 (slope,) = gradients(value, [delta])
                 best.offer(Perturbation(x_delta=delta.detach()), value)
-                delta = project(delta.detach() + 2.5 * self.radius / self.steps * slope.sign())
+                way = _direction(slope.reshape(-1, 1), row, x.size(0), self.norm).view(values.shape)
+                delta = project(delta.detach() + _step_length(self.radius, number, self.steps) * way)
         best.evaluate(Perturbation(x_delta=delta))
         return best.reading()
 
@@ -251,6 +249,19 @@ class FeatureBall:
         """Return a mask of the entries that may change."""
         mask = torch.zeros(nodes, dtype=torch.bool).index_fill_(0, resolve_targets(self.targets, nodes), True)
         return mask.to(row.device)[row]
+
+
+def _direction(slope: Tensor, index: Tensor, num: int, norm: str) -> Tensor:
+    """Return the gradient, scaled to length one per node; for `linf`, its sign."""
+    if norm == "linf":
+        return slope.sign()
+    length = segment_sum(slope.square(), index, num).sqrt()
+    return slope / length.clamp(min=max(1e-12, torch.finfo(length.dtype).tiny))[index]
+
+
+def _step_length(radius: float, number: int, steps: int) -> float:
+    """Return the length of a step: large ones first, then small ones."""
+    return radius * (1.0 if number < steps // 2 else 0.25)
 
 
 def _row_ids(x: Tensor) -> Tensor:
