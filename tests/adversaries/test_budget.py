@@ -46,6 +46,20 @@ def test_what_goes_beyond_is_refused(changes, sentence):
         BUDGET.check(allowed(**changes), small())
 
 
+def test_similar_rows_are_measured_against_the_nodes_that_they_are_linked_to():
+    graph, budget = small(), Budget(2, 3, "similar")
+    unlike = -graph.x[PAIRS[1]].view(2, 3, 6).mean(1).clamp(max=1)
+    with pytest.raises(BudgetError, match="outside the feature set `similar`"):
+        budget.check(allowed(x=unlike), graph)
+    with pytest.raises(BudgetError, match="outside the feature set `similar`"):
+        budget.check(allowed(x=torch.full((2, 6), 1.1), added=undirected(PAIRS[:, :3])), graph)
+    budget.check(allowed(x=torch.cat([-unlike[:1], unlike[1:]]), added=undirected(PAIRS[:, :3])), graph)
+    read, clean = answers(model_of("gat", graph), graph)
+    for adam in (False, True):
+        attack = NodeInjection(2, 3, steps=4, step=0.5, features="similar", adam=adam)
+        budget.check(attack(read, graph, GAINS["kl"](clean)).perturbation, graph)
+
+
 def test_threat_models_that_inject_have_a_budget_and_others_say_so():
     assert budget_of("ensemble") == Budget(20, 40)
     assert budget_of("realistic").features == "realistic"

@@ -62,8 +62,8 @@ class Budget:
         if injected > self.nodes:
             raise BudgetError(f"the attack injects {injected} nodes, and the budget is {self.nodes}")
         self._check_links(perturbation.added.cpu(), size, size + injected)
-        if x is not None:
-            self._check_features(x.detach(), graph)
+        if x is not None and len(x):
+            self._check_features(x.detach(), perturbation.added.cpu(), graph)
 
     def _check_links(self, added: Tensor, size: int, end: int) -> None:
         if not added.numel():
@@ -80,8 +80,12 @@ class Budget:
         if most > self.links:
             raise BudgetError(f"an injected node has {most} links, and the budget is {self.links}")
 
-    def _check_features(self, x: Tensor, graph: Data) -> None:
-        allowed = FEATURES[self.features](graph, self.box)
+    def _check_features(self, x: Tensor, added: Tensor, graph: Data) -> None:
+        size = int(graph.num_nodes or 0)
+        new = torch.arange(size, size + len(x)).expand(2, -1)  # an injected node may have no link
+        allowed = FEATURES[self.features](graph, self.box).linked(
+            graph, torch.cat([added[:, added[0] >= size], new], 1)
+        )
         distance = float((x - allowed.rows(allowed.clamp(x))).abs().max()) if x.numel() else 0.0
         if not distance <= ROUNDING * max(1.0, float(allowed.half.max())):
             raise BudgetError(
