@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import fgai
 from fgai import Reader, datasets, devices, explainer, large, saved
 from fgai import certificates as certificate
-from fgai.adversaries import ADVERSARIES, GAINS, AttentionBall, GraphInjection, NodeInjection
+from fgai.adversaries import ADVERSARIES, GAINS, AttentionBall, Budget, GraphInjection, NodeInjection
 from fgai.auditing import sanity
 from fgai.backbones import BACKBONES
 from fgai.certificates import worst_push
@@ -185,6 +185,22 @@ def test_every_method(name, device):
         return weights(fit)
 
     same_on(device, job)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_graph_on_the_cpu_goes_to_the_model(name, device):
+    same_on(device, lambda model, data: weights(small(METHODS[name]).fit(model, data.cpu())))
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["with the model", "on the cpu"])
+def test_certified_training(elsewhere, device):
+    method = small(fgai.FGAI, certified=1.0, injection=certificate.Injection(1, (-9.0, 9.0)))
+
+    def one_last_head(device):
+        _, data = world(device)
+        return fgai.backbones.build("gat", data).to(data.x.dtype), data
+
+    same_on(device, lambda m, data: weights(method.fit(m, data.cpu() if elsewhere else data)), one_last_head)
 
 
 @pytest.mark.parametrize("settings", [{"stability": "margin"}, {"k": 0.5, "similarity_metric": "top-k"}], ids=str)
@@ -446,8 +462,11 @@ def test_readings_audits_and_certificates_of_batches(device):
 def test_a_perturbation_is_saved_and_made_again(device, tmp_path):
     def job(model, data):
         reader = Reader(model.eval())
-        ATTACK(reader, data, GAINS["kl"](reader(data).detach())).perturbation.save(tmp_path / "change.safetensors")
-        return attacked(fgai.Perturbation.load(tmp_path / "change.safetensors").read(reader, data))
+        attack = replace(ATTACK, features="similar")
+        attack(reader, data, GAINS["kl"](reader(data).detach())).perturbation.save(tmp_path / "change.safetensors")
+        loaded = fgai.Perturbation.load(tmp_path / "change.safetensors")
+        Budget(ATTACK.nodes, ATTACK.edges, "similar").check(loaded, data)
+        return attacked(loaded.read(reader, data))
 
     same_on(device, job)
 

@@ -14,7 +14,7 @@ from fgai.adversaries.features import FEATURES
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.threats import THREATS
 from fgai.errors import BudgetError, SettingError
-from fgai.graph import edge_keys
+from fgai.graph import edge_keys, require
 from fgai.reading import Reader
 
 ROUNDING = 1e-5  # of a float32 at the border of a feature set
@@ -63,7 +63,7 @@ class Budget:
             raise BudgetError(f"the attack injects {injected} nodes, and the budget is {self.nodes}")
         self._check_links(perturbation.added.cpu(), size, size + injected)
         if x is not None and len(x):
-            self._check_features(x.detach(), perturbation.added.cpu(), graph)
+            self._check_features(x.detach().to(require(graph, "x").device), perturbation.added.cpu(), graph)
 
     def _check_links(self, added: Tensor, size: int, end: int) -> None:
         if not added.numel():

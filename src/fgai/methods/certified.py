@@ -27,6 +27,7 @@ from fgai.certificates.deletions import edge_values, least_term, least_values, s
 from fgai.certificates.injections import check_features, support, two_layers
 from fgai.certificates.layers import Activation, Layer, recorded_calls
 from fgai.certificates.perturbation_sets import Injection
+from fgai.devices import device_of, on_device
 from fgai.errors import SettingError
 from fgai.graph import segment_sum
 from fgai.items import items_of
@@ -68,20 +69,23 @@ class WorstCase:
                 "certified training needs one graph whose nodes are classified: a bound of a sampled batch is none of "
                 "the graph; give certified=0"
             )
+        device = device_of(model)
         if injection.neighbours:
             raise SettingError(f"{injection}: certified training knows no bound with neighbours; give neighbours=0")
         names = {module: name for name, module in model.named_modules()}
         try:
             with recorded_calls(model) as calls:
-                chain = parse_chain(model, data, call)
+                chain = parse_chain(model, on_device(data, device), call)
             two_layers(chain)
             check_features(chain, injection)
         except NoBoundError as error:
             raise SettingError(f"certified training is not possible: {error}") from error
         first, last = (names[one.layer] for one in calls)
-        links = torch.stack([chain.source, chain.target])
-        x = chain.x.to(next(model.parameters()).dtype)
-        return cls((first, last), chain.act, x, links, chain.prediction, injection)
+        links = torch.stack([chain.source, chain.target]).to(
+            device
+        )  # a chain is on the CPU if the device has no float64
+        x = chain.x.to(next(model.parameters()))
+        return cls((first, last), chain.act, x, links, chain.prediction.to(device), injection)
 
     def loss(self, model: nn.Module, progress: float) -> Tensor:
         """Return the mean cross-entropy of the worst logits, with gradients to the parameters.
