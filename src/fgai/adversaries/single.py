@@ -118,7 +118,8 @@ class SingleTarget:
         predictions, site = clean[union.targets].argmax(-1), self._place(union.graph, union.at, box)
         injection = self._injection(len(union.at))
         x = injection.start(site)
-        margin = largest = _margins(logits, predictions)
+        margin = _margins(logits, predictions)
+        largest = torch.full_like(margin, -torch.inf)  # the margin without injected neighbours is not one of theirs
         features = box.rows(x).detach().view(len(largest), self.nodes, -1).clone()
 
         def gain(now: Reading) -> Tensor:
