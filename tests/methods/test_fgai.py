@@ -16,7 +16,7 @@ from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
 from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
 from fgai.methods.layernorm import Normalised
-from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
+from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, lookup_of
 from fgai.metrics import top_overlap
 from fgai.reading import Reading
 from fgai.training.data import Batch
@@ -106,6 +106,25 @@ def test_sharpened_attention_keeps_the_order_and_widens_the_margins():
     assert float(top_overlap(look, sharp, 3).nanmean()) == 1.0
     assert float(nonuniformity(sharp).mean()) > 1.5 * float(nonuniformity(look).mean())
     torch.testing.assert_close(sharpened(look, 1.0).weight, look.weight)
+
+
+def test_parallel_edges_are_one_neighbour():
+    once, now = node(2.0, 1.0, 0.0, -1.0), node(0.5, 1.0, 2.0, 0.0)
+
+    def twice(one):
+        """The first edge as two, each with half of its weight."""
+        rows = torch.tensor([0, 1, 2, 3, 0])
+        halved = torch.tensor([0.5, 1, 1, 1, 0.5], dtype=torch.double)[:, None]
+        return Attention(one.weight[rows] * halved, one.edge_index[:, rows], 1, one.score[rows] + halved.log())
+
+    clean, lookup = twice(once), lookup_of(twice(once))
+    for kind in Distance.KINDS:
+        distance = Distance(kind, 2, {"conv": lookup})
+        assert float(distance({"conv": clean}, reading(clean))) == pytest.approx(0, abs=1e-12)
+        expected = similarity_metric(kind, once, now)
+        assert float(distance({"conv": clean}, reading(twice(now)))) == pytest.approx(expected) and expected > 0.01
+    margins = [float(attacked_margin(*pair, lookup_of(pair[0]), 2, 0.5)) for pair in ((once, now), (clean, twice(now)))]
+    assert margins[0] == pytest.approx(margins[1]) and margins[0] > 0
 
 
 def test_the_lost_margin_is_that_of_the_certificate():

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fgai.adversaries import Adversary, AttentionBall, Gain, GraphInjection, NodeInjection, check_adversary, gains
-from fgai.attention import Attention, EdgeLookup, explaining_sites, sharpened
+from fgai.attention import Attention, explaining_sites, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.certificates import Injection
@@ -20,7 +20,7 @@ from fgai.errors import SettingError
 from fgai.methods.adversarial import BY_DEGREE
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.certified import WorstCase
-from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin
+from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, lookup_of
 from fgai.methods.support import support_attention
 from fgai.reading import Reader, Reading, TrainingReader, training_reader
 from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
@@ -260,7 +260,7 @@ class _Task:
     def __init__(self, method: FGAI, vanilla: Reading, goal: Mapping[str, Attention]) -> None:
         self.method, self.vanilla, self.goal = method, vanilla, goal
         self.divergence = DIVERGENCES[method.divergence]
-        self.lookup = {site: EdgeLookup(attention.edge_index) for site, attention in goal.items()}
+        self.lookup = {site: lookup_of(attention) for site, attention in goal.items()}
         self.similarity_metric = Distance(method.similarity_metric, method.k, self.lookup)
         attack_metric = "jsd" if method.stability in ("kl", "margin") else method.stability
         self.attack_distance = Distance(attack_metric, method.k, self.lookup)

@@ -66,10 +66,28 @@ def l1_of_logits(before: Reading, now: Reading) -> Tensor:
     return 0.5 * (before.logits - now.logits[: len(before.logits)]).abs().sum(-1).mean()
 
 
+def lookup_of(attention: Attention) -> EdgeLookup:
+    """Return the lookup of the neighbours of an attention: of its edges, parallel ones once.
+
+    >>> lookup_of(Attention(torch.ones(2, 1) / 2, torch.tensor([[1, 1], [0, 0]]), 2)).edge_index.tolist()
+    [[1], [0]]
+    """
+    edges, once = attention.edge_index, attention.coalesce().edge_index
+    return EdgeLookup(once if once.size(1) < edges.size(1) else edges)
+
+
+def _merged(lookup: EdgeLookup, clean: Attention, now: Attention) -> tuple[Attention, Attention]:
+    """Return both attentions with the weights of parallel edges added, and their logarithms as scores."""
+    if clean.edge_index.size(1) == lookup.edge_index.size(1):
+        return clean, now
+    first, second = (replace(one, score=log_weight(one)) for one in (clean.coalesce(), now.coalesce()))
+    return first, second
+
+
 class Distance:
     """S: the divergence of attention from a first reading, on the edges of that reading.
 
-    `kind` is one of
+    Parallel edges count as one neighbour, with the sum of their weights. `kind` is one of
 
     - `kl`: KL(before | now) over each node's neighbours, from the scores, with a gradient also where a weight is 0;
     - `jsd`: Jensen-Shannon divergence over each node's neighbours;
@@ -95,6 +113,7 @@ class Distance:
     def _at_site(self, site: str, before: Attention, now: Attention, scored: bool) -> Tensor:
         """Return the divergence at one attention site."""
         lookup, nodes = self._lookup[site], before.num_targets
+        before, now = _merged(lookup, before, now)
         if self.kind == "kl":
             new = lookup(replace(now, weight=log_weight(now if scored else replace(now, score=None))), default=FLOOR)
             return (before.weight * (log_weight(before) - new)).sum() / (nodes * before.heads)
@@ -116,6 +135,7 @@ def attacked_margin(clean: Attention, attacked: Attention, lookup: EdgeLookup, k
     mean of their node. The value does not depend on the scale of the scores: to reduce it, the model must rank
     neighbours by what an attacker cannot change. Nodes with at most k neighbours count as 0. Heads are averaged.
     """
+    clean, attacked = _merged(lookup, clean, attacked)
     assert clean.score is not None and attacked.score is not None, "attention from a reader has scores"
     score, now, nodes = clean.score.mean(1), attacked.score.mean(1), clean.num_targets
     inside = topk_mask(clean.weight.detach().mean(1), clean.target, nodes, k)
