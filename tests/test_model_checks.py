@@ -1,5 +1,4 @@
 import pytest
-import torch
 from torch import nn
 from torch_geometric.data import Batch
 from torch_geometric.nn import GATConv, global_mean_pool

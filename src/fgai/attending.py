@@ -154,15 +154,15 @@ def _reached(cls: type) -> set[FunctionType]:
     Functions of torch, PyG and fgai are not followed.
     """
     steps = ("message", "edge_update", "aggregate", "update") if issubclass(cls, MessagePassing) else ()
-    found = [getattr(cls, name, None) for name in ("forward", *steps)]
+    pending = [getattr(cls, name, None) for name in ("forward", *steps)]
     reached: set[FunctionType] = set()
-    while found:
-        function = found.pop()
+    while pending:
+        function = pending.pop()
         if isinstance(function, FunctionType) and function not in reached:
             reached.add(function)
             names = [name for name in function.__code__.co_names if not hasattr(nn.Module, name)]
-            found += [getattr(cls, name, None) for name in names]
-            found += [called for name in names if _is_users(called := function.__globals__.get(name))]
+            pending += [getattr(cls, name, None) for name in names]
+            pending += [called for name in names if _is_users(called := function.__globals__.get(name))]
     return reached
 
 

@@ -259,8 +259,7 @@ class TrainingReader(Reader):
 
     def __init__(self, model: nn.Module, call: Call | None, trim: Trim) -> None:
         refuse_cached(model)
-        self.model, self.call = model, call or call_by_signature
-        self._trim = trim
+        self.model, self.call, self._trim = model, call or call_by_signature, trim
         self._trims: bool | None = None  # unknown before the first batch
         self.unread = attention_not_read(model)
 
