@@ -106,6 +106,9 @@ class Best:
 
 def require_gradient(value: Tensor) -> None:
     """Raise unless the gain is differentiable."""
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        mode = "torch.inference_mode()" if torch.is_inference_mode_enabled() else "torch.no_grad()"
+        raise NotDifferentiableError(f"a gradient attack needs gradients, and {mode} is on; call it outside that block")
     if not value.requires_grad:
         raise NotDifferentiableError(
             "this gain has no gradient, so a gradient attack cannot maximise it; use it with fgai.AttackEnsemble, "

@@ -209,7 +209,7 @@ def attention_certificate(
     ball = AttentionBall(radius, norm, steps=steps)  # checks its settings
     data = one_graph(data, edges=False)
     refuse_typed(data, "`certify`")
-    with open_reader(model, call) as reader:
+    with open_reader(model, call) as reader, torch.enable_grad():
         clean = repeated_reading(reader, data)
         bound = prediction_bound(reader, data, norm)
         attacked = ball(reader, data, GAINS["kl"](clean)).detach()

@@ -202,7 +202,7 @@ def train(
     path = checkpoint and Path(checkpoint)
     settings = _settings(method, model, call) | (fingerprint(source.graphs, model) if path else {})
     reader, bar = training_reader(model, call), progress(type(method).__name__, schedule.epochs)
-    with seeded(schedule.seed), reader as read, bar as advance:
+    with torch.enable_grad(), seeded(schedule.seed), reader as read, bar as advance:
         checked_terms = partial(_checked_terms, terms, BatchChecks(call), read)
         if path and path.exists():
             run.restore(path, settings)
