@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from torch import nn
 from torch_geometric.data import Batch
@@ -57,7 +59,7 @@ class Pooled(nn.Module):
 
 
 def test_links_of_a_batch_that_a_model_does_not_use_are_an_error():
-    batch = Batch.from_data_list(molecules(30))
+    batch: Any = Batch.from_data_list(molecules(30))
     attack = GraphInjection(steps=1)
     with pytest.raises(CallError, match=SAYS):
         fgai.audit(Pooled(batch.edge_index), batch, attack, seeds=1, sample=5)

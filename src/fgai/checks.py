@@ -23,6 +23,7 @@ from fgai.readers import all_finite
 from fgai.typed import is_typed, join
 
 GraphInput = Data | HeteroData | Sequence[Data] | DataLoader  # a graph, or several that become one batch
+MANY_ROWS = 20  # that lie in [0, 1] are probabilities: the logits of a trained model have both signs
 SUM_TOLERANCE = 1e-3  # |sum of probabilities - 1|, wide enough for half precision
 CLEAN = "the clean graph"
 UNSTABLE = "check the weights of the model, and whether features are far too large"
@@ -84,7 +85,7 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
 
 
 def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
-    """Check a homogeneous graph and return it with labels as integers [N].
+    """Check a homogeneous graph and return it with labels as integers [N]; those of pairs may be in `edge_label`.
 
     Labels [N, 1] and floats that hold integers are converted, in a copy of the graph. A batch of graphs is returned as
     a `Data` with `batch` and `num_graphs`; a sampled batch, which has `batch_size`, without `batch`.
@@ -118,6 +119,9 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
     for name in masks:
         if data.get(name) is not None:
             _check_mask(name, data[name], items_of(data))
+    if masks and data.get("y") is None and items_of(data).kind == "pairs" and "edge_label" in data:
+        data = copy.copy(data)
+        data.y = data["edge_label"]
     if not masks or data.get("y") is None:
         return data
     y = _integer_labels(data["y"], items_of(data))
@@ -216,7 +220,7 @@ def check_labels(y: Tensor, classes: int) -> None:
         )
 
 
-def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str = CLEAN) -> None:
+def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str = CLEAN, trained: bool = True) -> None:
     """Raise unless the logits are finite, have one or two dimensions, and are not probabilities.
 
     Args:
@@ -224,6 +228,7 @@ def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str =
         model: The name of the model, for messages.
         rows: The accepted numbers of rows; empty if any number is accepted.
         on: The name of the graph, for messages.
+        trained: The model is trained. The logits of an untrained one may all be small and positive.
     """
     shaped = logits.dim() == 1 or (logits.dim() == 2 and logits.size(1) > 0)
     if logits.layout != torch.strided or not shaped or not logits.is_floating_point():
@@ -243,12 +248,26 @@ def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str =
             "apply the softmax twice; return the input of the softmax, or define "
             "call=lambda model, data: model(data.x, data.edge_index).clamp(min=1e-12).log()"
         )
+    if on == CLEAN and _are_sigmoids(logits.detach(), trained):
+        raise CallError(
+            f"{model} returned {describe_tensor(logits)} with all numbers between 0 and 1, as a sigmoid gives them. "
+            "fgai needs logits, and would take each of them for a yes; return the input of the sigmoid, or define "
+            "call=lambda model, data: model(data.x, data.edge_index).clamp(1e-6, 1 - 1e-6).logit()"
+        )
 
 
 def _are_probabilities(logits: Tensor) -> bool:
     if logits.dim() != 2 or logits.size(1) < 2 or len(logits) == 0:
         return False
     return bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < SUM_TOLERANCE).all())
+
+
+def _are_sigmoids(logits: Tensor, trained: bool) -> bool:
+    """Return whether many logits lie in [0, 1] and are not all equal; of an untrained model, on both sides of 1/2."""
+    if len(logits) < MANY_ROWS:
+        return False
+    low, high = map(float, logits.aminmax())
+    return 0 <= low < high <= 1 and (trained or low < 0.5 < high)
 
 
 def check_attention(attention: Mapping[str, Attention], model: str, on: str = CLEAN) -> None:

@@ -124,8 +124,8 @@ def clean_trial(read: Reader, data: GraphInput, explanation: str | Explanation =
 
     Args:
         read: Reader of the model, in evaluation mode.
-        data: The clean graph or batch. Metrics use the items in `test_mask`, or all if there is none. Without `y`, the
-            predictions of the model are the labels.
+        data: The clean graph or batch. Metrics use the items in `test_mask`, or all if there is none. Without `y` or
+            the `edge_label` of pairs, the predictions of the model are the labels.
         explanation: Name of the explanation that metrics use, see `fgai.explanations`.
 
     Returns:
@@ -160,7 +160,7 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
     """
     check_adversary(adversary)
     model, seeded = trial.read.model, replace(adversary, seed=seed)
-    with call_errors(model, trial.graph), frozen_params(model):
+    with call_errors(model, trial.graph), frozen_params(model), torch.enable_grad():
         now = seeded(trial.read, trial.graph, GAINS[gain](trial.clean)).detach()
     check_logits(now.logits, type(model).__name__, on="the attacked graph")
     check_attention(now.attention, type(model).__name__, on="the attacked graph")

@@ -65,6 +65,33 @@ def test_an_audit_is_the_same_every_time():
     assert audit(trained(), community(), replace(ATTACK, seed=7), seeds=3, name="a GAT").attacked == report().attacked
 
 
+class Pairs(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = GATConv(16, 4)
+
+    def forward(self, x, edge_index, edge_label_index):
+        h = self.conv(x, edge_index)
+        return (h[edge_label_index[0]] * h[edge_label_index[1]]).sum(-1)
+
+
+OWN = "labels are the model's own predictions on the clean graph, so F1 starts at 1"
+
+
+def test_the_labels_of_pairs_are_those_of_a_link_split_and_predictions_as_labels_are_noted():
+    torch.manual_seed(0)
+    graph, model = without("y", "train_mask", "val_mask", "test_mask"), Pairs()
+    graph.edge_label_index = torch.cat([graph.edge_index[:, :40], torch.randint(150, (2, 40))], dim=1)
+    found = audit(model, graph, ATTACK, seeds=1)
+    assert found.clean["f1"] == 1 and OWN in found.notes
+    labelled = copy(graph)
+    labelled.edge_label = torch.arange(80).lt(40).float()  # as RandomLinkSplit gives them
+    by_split = audit(model, labelled, ATTACK, seeds=1)
+    labelled.y = labelled.edge_label.long()
+    assert by_split.clean == audit(model, labelled, ATTACK, seeds=1).clean
+    assert by_split.clean["f1"] < 1 and OWN not in by_split.notes and OWN not in report().notes
+
+
 def test_without_labels_the_models_own_answers_are_right():
     found = audit(trained(), without("y"), ATTACK, seeds=1)
     assert found.clean["f1"] == 1.0 > found.attacked["f1"].mean

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import fgai
 from fgai import FGAI, AdversarialTraining, AttentionBall, EdgeRewiring, LayerNorm, NodeInjection, Vanilla, datasets
-from fgai.adversaries import ADVERSARIES
+from fgai.adversaries import ADVERSARIES, GAINS
 from fgai.adversaries.rewiring import _link_effects
 from fgai.attention import Attention
 from fgai.backbones import build
@@ -25,7 +25,7 @@ from fgai.certificates import certified_radius, certify, guaranteed_overlap, int
 from fgai.certificates.intervals import Box, _weighted_sum, softmax_bounds
 from fgai.cli import app
 from fgai.divergence import tvd
-from fgai.errors import CallError, DataError, NotFiniteError, SettingError
+from fgai.errors import CallError, DataError, NotDifferentiableError, NotFiniteError, SettingError
 from fgai.grades import Grade, grade, grade_faithful
 from fgai.graph import add_nodes
 from fgai.intervals import Interval as Mean
@@ -364,6 +364,72 @@ def test_log_probabilities_are_logits_and_the_remedy_for_probabilities_works(): 
     assert torch.allclose(fgai.read(logged, community()).probs, plain, atol=1e-6)
     call = lambda model, data: model(data.x, data.edge_index).clamp(min=1e-12).log()  # noqa: E731
     assert torch.allclose(fgai.read(probable, community(), call).probs, plain, atol=1e-6)
+
+
+class OneAnswer(torch.nn.Module):
+    """One number for each node: the difference of two logits, or what `how` makes of it."""
+
+    def __init__(self, inner, how):
+        super().__init__()
+        self.inner, self.how = inner, how
+
+    def forward(self, x, edge_index):
+        logits = self.inner(x, edge_index)
+        return self.how(logits[:, 0] - logits[:, 1])
+
+
+def binary():
+    graph = community().clone()
+    graph.y = (graph.y == 0).long()
+    return graph
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+@pytest.mark.parametrize("door", EVERY_DOOR)
+def test_a_sigmoid_is_not_taken_for_a_logit(door, shape):
+    with pytest.raises(CallError, match=r"between 0 and 1, as a sigmoid.*\.clamp\(1e-6, 1 - 1e-6\)\.logit\(\)"):
+        EVERY_DOOR[door](OneAnswer(trained(), lambda z: z.sigmoid().view(shape)), binary())
+
+
+def test_a_sigmoid_of_each_class_is_not_taken_for_logits_and_the_remedy_works():
+    model = Softmaxed(trained(), lambda z, dim: z.double().sigmoid())
+    with pytest.raises(CallError, match="between 0 and 1"):
+        fgai.read(model, community())
+    call = lambda model, data: model(data.x, data.edge_index).clamp(1e-6, 1 - 1e-6).logit()  # noqa: E731
+    now, plain = fgai.read(model, community(), call).probs, fgai.read(trained(), community()).probs
+    assert torch.allclose(now.float(), plain, atol=1e-4)
+
+
+def test_small_logits_of_one_sign_are_a_start_for_training_but_no_answers():
+    small = OneAnswer(trained(), lambda z: 0.1 + 0.01 * z.tanh())
+    assert Vanilla(epochs=1).fit(small, binary()).model
+    with pytest.raises(CallError, match="between 0 and 1"):
+        fgai.read(small, community())
+    for harmless in (lambda z: 0 * z, lambda z: 0.1 * z.tanh(), lambda z: 1 + z.sigmoid()):
+        assert len(fgai.read(OneAnswer(trained(), harmless), community()).logits) == 150
+
+
+def test_few_rows_between_0_and_1_may_be_logits():
+    graph = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))
+    with torch.no_grad():
+        (conv := loose(GATConv(3, 1))).bias += 0.5
+        conv.lin.weight.zero_()
+    assert torch.equal(fgai.read(conv, graph).logits, torch.full((2, 1), 0.5))
+
+
+@pytest.mark.parametrize("door", EVERY_DOOR)
+def test_gradients_are_on_where_they_are_needed(door):
+    with torch.no_grad():
+        assert EVERY_DOOR[door](trained(), community()) is not None
+
+
+def test_an_attack_names_the_mode_in_which_it_has_no_gradients():
+    read = Reader(trained().eval())
+    for mode, name in ((torch.no_grad(), "no_grad"), (torch.inference_mode(), "inference_mode")):
+        with mode, pytest.raises(NotDifferentiableError, match=f"torch.{name}"):
+            ATTACK(read, community(), GAINS["kl"](read(community())))
+    with torch.inference_mode(), pytest.raises(NotDifferentiableError, match="inference_mode"):
+        EVERY_DOOR["audit"](trained(), community())
 
 
 class Writing(torch.nn.Module):

@@ -58,8 +58,8 @@ def audit(
     """Audit an explanation of a model: is it used, is it faithful, is it stable under attack?
 
     The adversary attacks the model through the model's own gradients. The audit scores the nodes, pairs or graphs in
-    `data.test_mask`, or all if there is no such mask. Without `data.y`, the model's predictions on the clean graph are
-    the labels. Model and graph are not changed.
+    `data.test_mask`, or all if there is no such mask. Without `data.y`, and for pairs without `data.edge_label`, the
+    model's predictions on the clean graph are the labels. Model and graph are not changed.
 
     Args:
         model: The model.
@@ -199,6 +199,8 @@ def _faithfulness(clean: Trial, sample: int) -> Faithfulness | None:
 def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[str, ...]:
     """What a reader must know about the attack, the explanation and the tests."""
     notes = [*([f"{threat.name}: {threat.about.removesuffix('.')}"] if threat.name else []), *clean.attribution.notes]
+    if clean.graph.get("y") is None:
+        notes.append("labels are the model's own predictions on the clean graph, so F1 starts at 1")
     if clean.layers is None:
         notes.append(f"V_{TOP} and g-JSD are means over {len(clean.nodes)} random nodes")
     if (part := clean.deletions.part) is not None:
