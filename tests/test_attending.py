@@ -69,7 +69,7 @@ class Helped(MessagePassing):
     def forward(self, x, edge_index):
         return self.propagate(edge_index, x=x)
 
-    def message(self, x_j, index, size_i):
+    def message(self, x_j, index, size_i):  # pyright: ignore[reportIncompatibleMethodOverride]
         return x_j * normalised(x_j.sum(-1, keepdim=True), index, size_i)
 
 

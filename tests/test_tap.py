@@ -58,7 +58,7 @@ class Direct(MessagePassing):
     def forward(self, x, edge_index):
         return self.propagate(edge_index, x=x)
 
-    def message(self, x_j, index, size_i):
+    def message(self, x_j, index, size_i):  # pyright: ignore[reportIncompatibleMethodOverride]
         return x_j * softmax(x_j.sum(-1, keepdim=True), index, num_nodes=size_i)
 
 

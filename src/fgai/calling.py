@@ -6,19 +6,22 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
 
+from fgai.attending import attention_flows
 from fgai.checks import describe, describe_tensor
-from fgai.errors import CallError, FGAIError
+from fgai.errors import CallError, DataError, FGAIError
 from fgai.graph import require
+from fgai.items import copied
 from fgai.settings import check_whole
 from fgai.typed import is_typed, split
 
 Graph = Data | HeteroData
+Input = TypeVar("Input")
 Call = Callable[[nn.Module, Any], Tensor]
 MODEL_ERRORS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError)
 
@@ -75,6 +78,42 @@ def call_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Tens
             "with a row per node, pair or graph; select it with call=lambda model, data: ..."
         )
     return logits
+
+
+def along_messages(model: nn.Module, data: Input, call: Call | None = None) -> tuple[Input, Call | None]:
+    """Return the graph with its edges in the direction of the messages, and how to call the model on it.
+
+    Layers with `flow="target_to_source"` send messages against the edges. Their attention is read in the direction of
+    the messages. If all attention layers are such, the edges are reversed for all that compares the two, and back for
+    the model.
+
+    Raises:
+        DataError: The graph has several types of nodes, and such a layer is in the model.
+
+    >>> from torch_geometric.nn import GATConv
+    >>> conv, path = GATConv(2, 2, flow="target_to_source"), Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]))
+    >>> along, call = along_messages(conv, path)
+    >>> along.edge_index.flatten().tolist(), torch.equal(call(conv, along), conv(path.x, path.edge_index))
+    ([1, 0], True)
+    """
+    flows = attention_flows(model)
+    if "target_to_source" not in flows or not isinstance(data, Data) or not isinstance(data.get("edge_index"), Tensor):
+        return data, call
+    if is_typed(data):
+        raise DataError(
+            f"{type(model).__name__} has layers with flow='target_to_source', and the graph has several types; build "
+            "the layers with the default flow, and reverse the edges of the graph"
+        )
+    if len(flows) > 1:
+        return data, call
+    plain = call or call_by_signature
+    return _reversed(data), lambda net, graph: plain(net, _reversed(graph))
+
+
+def _reversed(graph: Any) -> Any:
+    other = copied(graph)
+    other.edge_index = require(graph, "edge_index").flip(0)
+    return other
 
 
 class RecomputedEncodings:

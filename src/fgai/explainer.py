@@ -12,7 +12,7 @@ from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.config import ModelTaskLevel
 
 from fgai.attention import Attention
-from fgai.calling import Call
+from fgai.calling import Call, along_messages
 from fgai.checks import check_attention, check_graph
 from fgai.errors import SettingError
 from fgai.explanations import AttentionExplanation, Attribution, hetero_explanation, resolve
@@ -73,6 +73,7 @@ class AttentionExplainer(ExplainerAlgorithm):
     def _mask(self, model: nn.Module, graph: Data, call: Call, index: Any, batch: Tensor | None) -> Tensor:
         """Return the weight of each edge of the graph; [E]."""
         check_graph(graph)
+        graph, _ = along_messages(model, graph)  # `call` does not use it
         edges = require(graph, "edge_index")
         with open_reader(model, call) as read:
             with torch.no_grad():

@@ -15,7 +15,7 @@ from fgai.auditing.graph_view import column_names, graph_views
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import overlap_at_random, without_attention
-from fgai.calling import Call
+from fgai.calling import Call, along_messages
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
 from fgai.checks import GraphInput, one_graph
 from fgai.computation_graph import depth_of, large_part
@@ -93,7 +93,7 @@ def audit(
     ('tree', 'not shown')
     """
     check_whole(1, seeds=seeds, sample=sample)
-    data = one_graph(data)
+    data, call = along_messages(model, one_graph(data), call)
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     _check_names(data)

@@ -7,7 +7,7 @@ from typing import overload
 from torch import nn
 from torch_geometric.data import Data
 
-from fgai.calling import Call
+from fgai.calling import Call, along_messages
 from fgai.certificates.against import prove
 from fgai.certificates.explanation import CERTIFIED_TOP, Norm
 from fgai.certificates.perturbation_sets import PerturbationSet
@@ -99,6 +99,7 @@ def certify(
     >>> certificate.beta2.how, certificate.alpha2.how
     ('exact', 'bound')
     """
+    data, call = along_messages(model, data, call)
     if against is None:
         return attention_certificate(model, data, vanilla, k, radius, norm, steps, call)
     defaults = {"vanilla": None, "radius": RADIUS, "norm": NORM, "steps": STEPS}

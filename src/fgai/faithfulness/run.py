@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.attention import explaining_sites, nonuniformity
-from fgai.calling import Call
+from fgai.calling import Call, along_messages
 from fgai.checks import GraphInput, describe_tensor, one_graph
 from fgai.computation_graph import depth_of, large_part
 from fgai.errors import CallError, DataError, SettingError
@@ -19,7 +19,7 @@ from fgai.faithfulness.nodes import CHECKED, FULL_GRAPH_NODES, NodeProbe, sample
 from fgai.faithfulness.record import Faithfulness, HopResult
 from fgai.faithfulness.selection import TIE, Ranked
 from fgai.grades import Grade, grade_faithful
-from fgai.graph import segment_sum
+from fgai.graph import locate, require, segment_sum
 from fgai.intervals import Interval
 from fgai.model_checks import repeated_reading
 from fgai.reading import Reader, Reading, open_reader
@@ -70,7 +70,7 @@ def measure_faithfulness(
     'unknown'
     """
     _check_settings(nodes, share, at_least, draws, seed)
-    data = one_graph(data)
+    data, call = along_messages(model, one_graph(data), call)
     with open_reader(model, call) as read:
         clean = repeated_reading(read, data)
         _check_items(model, data, clean)
@@ -100,7 +100,7 @@ def faithfulness_of(
     generator = torch.Generator().manual_seed(seed)
     if attribution.over != "edges":
         raise SettingError(f"{attribution.name!r} is over pairs of nodes; deleting edges tests only layers over edges")
-    prefers = _prefers_edges(clean, attribution)
+    prefers, unknown = _prefers_edges(clean, attribution), _unknown_edges(attribution, data)
     if clean.items is not None and clean.items.kind == "graphs":
         probe = GraphProbe(read, data, clean, attribution)
         sample = probe.sample(nodes, at_least, generator)
@@ -119,7 +119,20 @@ def faithfulness_of(
             probe.check_cost(len(sample))
         ranks = probe.ranks(sample, generator)
     parts = [_measure(*rows, probe, share, draws, generator) for rows in ranks]
+    attribution = replace(attribution, notes=(*attribution.notes, *unknown))
     return _result(attribution, share, len(sample), parts, prefers, probe, seed)
+
+
+def _unknown_edges(attribution: Attribution, data: Data) -> tuple[str, ...]:
+    """Return a note if most attended edges between two nodes are not in the graph, so that none can be deleted."""
+    edges = attribution.edge_index[:, attribution.edge_index[0] != attribution.edge_index[1]]
+    missing = int((locate(edges, require(data, "edge_index").to(edges)) < 0).sum())
+    if 2 * missing <= edges.size(1):
+        return ()
+    return (
+        f"{missing} of the {edges.size(1)} attended edges between two nodes are not edges of the graph, so deletions "
+        "do not test them: the model reverses the edges or builds its own",
+    )
 
 
 def _check_items(model: nn.Module, data: Data, clean: Reading) -> None:

@@ -1,0 +1,84 @@
+"""Laws of the direction of messages: `flow="target_to_source"` is the default flow on the graph with reversed edges."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import elu
+from torch_geometric.explain import Explainer
+from torch_geometric.nn import GATConv
+
+import fgai
+from fgai import NodeInjection
+from fgai.certificates import Deletions, certify
+from fgai.seeding import seeded
+from worlds import community
+
+
+class Net(nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        with seeded(0):
+            self.first, self.last = GATConv(16, 8, heads=2, **settings), GATConv(16, 3, **settings)
+
+    def forward(self, x, edge_index):
+        return self.last(elu(self.first(x, edge_index)), edge_index)
+
+
+class Flipping(Net):
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index.flip(0))
+
+
+@pytest.fixture(name="pairs", params=["directed", "undirected"])
+def _pairs(request):
+    """A graph of community for each flow: both models compute the same function on theirs."""
+    graph = community()
+    if request.param == "directed":
+        graph.edge_index = graph.edge_index[:, torch.rand(graph.num_edges, generator=torch.Generator()) < 0.6]
+    other = graph.clone()
+    other.edge_index = graph.edge_index.flip(0)
+    against, plain = Net(flow="target_to_source").eval(), Net().eval()
+    torch.testing.assert_close(against(graph.x, graph.edge_index), plain(other.x, other.edge_index))
+    return (against, graph), (plain, other)
+
+
+def test_faithfulness_does_not_depend_on_how_the_flow_is_written(pairs):
+    one, other = (fgai.measure_faithfulness(*pair, nodes=40) for pair in pairs)
+    assert one.necessity.mean == pytest.approx(other.necessity.mean, abs=1e-4)
+    assert one.against_least.mean == pytest.approx(other.against_least.mean, abs=1e-4)
+    assert one.nodes == other.nodes > 0
+
+
+@pytest.mark.parametrize("explanation", ["tree", "last"])
+def test_an_audit_does_not_depend_on_how_the_flow_is_written(pairs, explanation):
+    attack = NodeInjection(nodes=2, edges=3, steps=2)
+    settings = {"by": attack, "explanation": explanation, "seeds": 1, "sample": 20}
+    one, other = (fgai.audit(*pair, **settings) for pair in pairs)
+    assert one.clean == pytest.approx(other.clean, abs=1e-3)
+    assert one.baselines == pytest.approx(other.baselines, abs=1e-3)
+    for first in ("most", "least"):
+        assert one.curves.clean[first] == pytest.approx(other.curves.clean[first])
+
+
+def test_a_proof_does_not_depend_on_how_the_flow_is_written(pairs):
+    one, other = (certify(*pair, against=Deletions(1)) for pair in pairs)
+    assert one.how == other.how == "bound" and torch.equal(one.budget, other.budget)
+
+
+def test_the_mask_of_an_explainer_does_not_depend_on_how_the_flow_is_written(pairs):
+    masks = []
+    for model, graph in pairs:
+        settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
+        how = {"explanation_type": "model", "edge_mask_type": "object", "model_config": settings}
+        explain = Explainer(model, fgai.AttentionExplainer(), **how)  # pyright: ignore[reportArgumentType]
+        masks.append(explain(graph.x, graph.edge_index, index=3).edge_mask)
+    torch.testing.assert_close(*masks)
+    assert masks[0].sum() > 0
+
+
+def test_a_model_that_reverses_the_edges_itself_is_noted():
+    graph = community()
+    graph.edge_index = graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]]
+    tested = fgai.measure_faithfulness(Flipping().eval(), graph, nodes=20)
+    assert any("not edges of the graph" in note for note in tested.notes)
+    assert not any("not edges of the graph" in note for note in fgai.measure_faithfulness(Net(), graph, nodes=20).notes)
