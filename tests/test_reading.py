@@ -4,9 +4,11 @@ from torch import nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv, HANConv
 
+import fgai
 from fgai.errors import CallError
 from fgai.reading import Reader, read
 from loose import loose
+from worlds import community, trained
 
 GRAPH = loose(Data(x=torch.randn(4, 3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), edge_attr=torch.randn(3, 2)))
 
@@ -82,3 +84,36 @@ def test_detached_readings_have_no_history():
     reading = Reader(GATConv(3, 2))(GRAPH).detach()
     assert not reading.logits.requires_grad
     assert not reading.explanation.weight.requires_grad and not reading.explanation.score.requires_grad
+
+
+class Auxiliary(nn.Module):
+    """Two layers, and a third one beside them that does not reach the logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.other = GATConv(16, 4, heads=2), GATConv(8, 3), GATConv(8, 16)
+
+    def forward(self, x, edge_index):
+        hidden = self.first(x, edge_index).relu()
+        logits = self.last(hidden, edge_index)
+        self.reconstruction = self.other(hidden, edge_index)
+        return logits
+
+
+def test_attention_that_does_not_reach_the_logits_does_not_explain_them():
+    graph, model = community(), Auxiliary()
+    reading = fgai.read(model, graph)
+    assert list(reading.attention) == ["first", "last", "other"]
+    assert [site for site, attention in reading.attention.items() if attention.idle] == ["other"]
+    assert reading.explanation is reading.attention["last"]
+    assert {edge.hop for edge in reading.explain(5).top(10**6)} == {1, 2}
+    attack = fgai.NodeInjection(nodes=1, edges=2, steps=1)
+    report = fgai.audit(model, graph, attack, explanation="last", seeds=1, sample=5)
+    assert any("no effect on the logits" in note and "other" in note for note in report.notes)
+    assert fgai.certify(model, graph, k=3, steps=1).site == "last"
+
+
+def test_attention_that_explains_is_not_marked():
+    graph = community()
+    for model in (trained("gat"), GATConv(16, 3)):
+        assert not any(attention.idle for attention in fgai.read(model, graph).attention.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -29,6 +29,7 @@ class Attention:
         score: The input of the softmax, [E, H], if it is known.
         over: What the layer attends over: the `edges` of message passing, all `pairs` of nodes of a graph, or the nodes
             of whole `graphs`, to pool them; the targets are then graphs.
+        idle: A change of the weights does not change the logits.
 
     >>> a = Attention(torch.tensor([[0.7], [0.3], [1.0]]), torch.tensor([[0, 1, 2], [2, 2, 0]]), num_targets=3)
     >>> a.weights_at(torch.tensor([[1], [2]]))
@@ -40,6 +41,7 @@ class Attention:
     num_targets: int
     score: Tensor | None = None  # [E, H]
     over: Over = field(default="edges", repr=False)
+    idle: bool = field(default=False, repr=False)
 
     __repr__ = short_repr
 
@@ -132,15 +134,22 @@ class Attention:
         return torch.where((at >= 0)[:, None], weight, default)
 
 
+def mark_idle(sites: Mapping[str, Attention], idle: Collection[str]) -> Mapping[str, Attention]:
+    """Return the attention by site, with the sites in `idle` marked as having no effect on the logits."""
+    return {site: replace(attention, idle=site in idle) for site, attention in sites.items()}
+
+
 def explaining_sites(sites: Mapping[str, Attention]) -> tuple[str, ...]:
     """Return the layers that explain, in the order of execution: those over edges; if none, those over pairs of nodes.
 
-    If there is neither, they are those that pool the nodes of a graph.
+    If there is neither, they are those that pool the nodes of a graph. Layers without effect on the logits are left out
+    if others have one.
 
     >>> conv = Attention(torch.ones(1, 1), torch.tensor([[0], [1]]), 2)
     >>> explaining_sites({"conv": conv, "attn": replace(conv, over="pairs")})
     ('conv',)
     """
+    sites = {site: attention for site, attention in sites.items() if not attention.idle} or sites
     for over in ("edges", "pairs"):
         if chosen := tuple(site for site, attention in sites.items() if attention.over == over):
             return chosen

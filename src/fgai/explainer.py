@@ -76,8 +76,7 @@ class AttentionExplainer(ExplainerAlgorithm):
         graph, _ = along_messages(model, graph)  # `call` does not use it
         edges = require(graph, "edge_index")
         with open_reader(model, call) as read:
-            with torch.no_grad():
-                reading = read(graph)  # without a check of the logits: a model for Explainer may return probabilities
+            reading = read.marked(graph)  # not checked: a model for Explainer may return probabilities
             check_attention(reading.attention, type(model).__name__)
             attribution = reading.attribution(self.explanation, read=read, graph=graph)
         weight = _weights(attribution, self._nodes(index, batch))

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.attending import attention_not_read
-from fgai.attention import Attention, explaining_sites
+from fgai.attention import Attention, explaining_sites, mark_idle
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
-from fgai.checks import check_attention, check_graph, check_logits, expected_rows, refuse_cached
+from fgai.checks import check_attention, check_graph, check_logits, expected_rows, idle_sites, refuse_cached
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, class_probs, explain_node, resolve
 from fgai.items import Items, graph_of_nodes, items_of
 from fgai.kernels.pyg import accelerated
@@ -151,6 +151,8 @@ class Reader:
     (torch.Size([2, 2]), [''])
     """
 
+    _idle: frozenset[str] | None = None  # sites without effect on the logits, once they are known
+
     def __init__(self, model: nn.Module, call: Call | None = None) -> None:
         refuse_cached(model)
         self.model = model
@@ -180,26 +182,23 @@ class Reader:
         with self._context(given.graph), given.watched(self.model), self._tap.open(*edits, batch) as recording:
             logits = self._call(given.graph)
         items = items_of(graph, len(logits)) if isinstance(graph, Data) else None
-        attention = given.attention(recording.attention)
-        unread = (*self.unread, *recording.lost)
-        return Reading(given.logits(logits), attention, unread=unread, items=items)
+        attention = mark_idle(given.attention(recording.attention), self._idle or ())
+        return Reading(given.logits(logits), attention, unread=(*self.unread, *recording.lost), items=items)
 
     def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
-        """Read the clean graph without gradients, and check the logits and the attention.
-
-        Args:
-            graph: The clean graph.
-            check_rows: Require one row of logits for each node or pair of the graph.
-
-        Returns:
-            The reading, detached.
-        """
-        with torch.no_grad():
-            reading = self(graph).detach()
-        name = type(self.model).__name__
+        """Read the clean graph as `marked` does; check the logits (their number if `check_rows`) and the attention."""
+        reading, name = self.marked(graph), type(self.model).__name__
         check_logits(reading.logits, name, expected_rows(graph) if check_rows else ())
         check_attention(reading.attention, name)
         return reading
+
+    def marked(self, graph: Graph) -> Reading:
+        """Read a graph without gradients; attention without effect on the logits is marked, also in later readings."""
+        with torch.no_grad():
+            reading = self(graph).detach()
+            if self._idle is None:
+                self._idle = idle_sites(self, graph, reading)
+        return replace(reading, attention=mark_idle(reading.attention, self._idle))
 
     def logits(self, graph: Graph) -> Tensor:
         """Return the logits only, without opening the tap."""

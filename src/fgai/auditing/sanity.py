@@ -117,7 +117,7 @@ def overlap_at_random(
 
 def _attribution(model: nn.Module, data: Data, explanation: str | Explanation, call: Call | None) -> Attribution:
     with open_reader(model, call) as reader:
-        return reader(data).attribution(explanation, read=reader, graph=data)
+        return reader.marked(data).attribution(explanation, read=reader, graph=data)
 
 
 def _randomise(layer: nn.Module) -> bool:

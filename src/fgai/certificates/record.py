@@ -222,9 +222,10 @@ def attention_certificate(
             f"the vanilla model predicts {list(reference.probs.shape)} and this one {list(clean.probs.shape)}; give "
             "the model that this one was trained from"
         )
+    explaining = explaining_sites(clean.attention)
     attention, attack = clean.explanation.double(), _attack_tvd(clean, attacked, steps)
     return Certificate(
-        site=explaining_sites(clean.attention)[-1],
+        site=explaining[-1],
         heads=attention.weight.size(1),
         k=k,
         radius=radius,
@@ -236,9 +237,9 @@ def attention_certificate(
         attack=attack,
         certified=torch.where(attention.degree > 0, certified_radius(attention, k, 1.0, norm), torch.nan),
         class_radius=None if bound is None else bound.class_radius,
-        earlier=earlier,
+        earlier={site: bound for site, bound in earlier.items() if site in explaining[:-1]},
         unread=clean.unread,
-        others=tuple(site for site in clean.attention if site not in explaining_sites(clean.attention)),
+        others=tuple(site for site in clean.attention if site not in explaining and not clean.attention[site].idle),
     )
 
 

@@ -98,7 +98,8 @@ def tree(reading: Answer, read: Any = None, graph: Any = None, *, skip: float = 
     sites = {site: reading.attention[site] for site in explaining_sites(reading.attention)}
     _refuse_relations(sites)
     notes = ["paths without attention (residual and jumping connections, other message passing) are ignored"]
-    if others := [site for site in reading.attention if site not in sites]:
+    notes += _idle_note(reading.attention)
+    if others := [site for site, a in reading.attention.items() if site not in sites and not a.idle]:
         notes.append(f"attention over pairs of nodes, or that pools nodes, is left out: {', '.join(others)}")
     for site, attention in sites.items():
         loops = attention.target[attention.source == attention.target].unique().numel()
@@ -152,8 +153,14 @@ def _checked_site(site: str, sites: Mapping[str, Attention]) -> str:
 
 def _one_layer(name: str, reading: Answer, site: str) -> Attribution:
     others = [other for other in reading.attention if other != site]
-    notes = (f"the attention of other layers is ignored: {', '.join(others)}",) if others else ()
-    return attribution(name, {site: reading.attention[site]}, notes=notes)
+    notes = [f"the attention of other layers is ignored: {', '.join(others)}"] if others else []
+    return attribution(name, {site: reading.attention[site]}, notes=(*notes, *_idle_note(reading.attention)))
+
+
+def _idle_note(sites: Mapping[str, Attention]) -> list[str]:
+    """Return a note on the layers whose attention has no effect on the logits, if there are any."""
+    idle = ", ".join(site or "the model itself" for site, attention in sites.items() if attention.idle)
+    return [f"attention that has no effect on the logits does not explain them: {idle}"] if idle else []
 
 
 def _refuse_relations(sites: Mapping[str, Attention]) -> None:

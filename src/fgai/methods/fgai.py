@@ -234,7 +234,7 @@ class _Tasks:
         return self._cache.get("task", tensors, lambda: self._build(batch))
 
     def _build(self, batch: Batch) -> _Task:
-        vanilla = self._read(batch.graph).detach()
+        vanilla = self._read.marked(batch.graph)
         goal = {site: self._target(batch.graph, vanilla, site) for site in self._sites(vanilla)}
         goal = replace(vanilla, attention=goal).head(batch.seed_nodes).attention
         return _Task(self._method, vanilla.head(batch.seed_nodes), goal)
