@@ -25,10 +25,12 @@ from fgai.adversaries import (
     Perturbation,
     SingleTarget,
     WorstOf,
+    as_threat,
 )
 from fgai.adversaries.adam import Adam
 from fgai.adversaries.block_coordinate import WeightedEdges
 from fgai.adversaries.features import SimilarRows
+from fgai.adversaries.gains import ON_EXPLANATIONS
 from fgai.adversaries.links import LinkBudget
 from fgai.adversaries.projections import onto_binary, onto_box_and_ball, onto_capped_simplex, onto_sum
 from fgai.adversaries.single import unions
@@ -62,6 +64,14 @@ def test_a_threat_names_a_registered_adversary_a_gain_and_who_attacks(name):
     assert "attack" in threat.about.lower() or threat.about.startswith("As ")
     assert threat.about == THREATS.about(name) and threat.about.endswith(".") and "\n" not in threat.about
     assert replace(threat.adversary, seed=3).seed == 3
+
+
+@pytest.mark.parametrize("name", THREATS)
+def test_a_threat_against_explanations_aims_all_its_gains_at_the_explanation_that_is_asked(name):
+    threat, aimed = THREATS[name], as_threat(name, explanation="tree")
+    names = [(t.gain, *getattr(t.adversary, "surrogates", ())) for t in (threat, aimed)]
+    assert names[1] == tuple(f"{gain}:tree" if gain in ON_EXPLANATIONS else gain for gain in names[0])
+    assert as_threat(name).adversary == threat.adversary
 
 
 def test_the_papers_attackers_are_what_they_were():

@@ -70,7 +70,7 @@ def as_threat(by: Adversary | Threat | str, gain: str | None = None, explanation
     Args:
         by: A name in `THREATS`, a threat model, or an adversary.
         gain: Replaces the gain; by default it is that of the threat model, or `cross-entropy` for an adversary. The
-            gain of a threat model against explanations is about `explanation`.
+            gain of a threat model against explanations and its surrogates are about `explanation`.
         explanation: Name of the explanation.
 
     Returns:
@@ -85,7 +85,17 @@ def as_threat(by: Adversary | Threat | str, gain: str | None = None, explanation
         check_adversary(by)
         return Threat("", by, gain or "cross-entropy", "")
     aimed = f"{by.gain}:{explanation}" if by.gain in ON_EXPLANATIONS else by.gain
-    return replace(by, gain=gain or aimed)
+    return replace(by, adversary=_aimed(by.adversary, explanation), gain=gain or aimed)
+
+
+def _aimed(adversary: Any, explanation: str) -> Adversary:
+    """Return the adversary with surrogates about this explanation; by default they are about the last layer."""
+    names = getattr(adversary, "surrogates", ())
+    if explanation == "last" or not set(names) & {*ON_EXPLANATIONS}:
+        return adversary
+    return replace(
+        adversary, surrogates=tuple(f"{name}:{explanation}" if name in ON_EXPLANATIONS else name for name in names)
+    )
 
 
 def describe(threat: Threat) -> dict[str, Any]:
