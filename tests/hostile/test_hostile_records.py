@@ -72,6 +72,7 @@ WEIGHT = "conv1.att_src"
         put("rank0/warm_start0/rounds", torch.tensor(-5)),
         say("history", [7]),
         say("history", []),
+        say("steps", 0),
         say("chosen", 99),
         say("best", "high"),
         say("settings", None),

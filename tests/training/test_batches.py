@@ -13,6 +13,7 @@ from fgai.errors import DataError
 from fgai.large import Loader, full_neighbour_loader
 from fgai.methods import Batches
 from fgai.reading import Reader, training_reader
+from fgai.training.checks import BatchChecks
 from fgai.training.data import Batch, FullGraph
 from fgai.training.warm_start import WarmStart
 from loose import loose
@@ -95,8 +96,10 @@ def test_fgai_learns_from_batches():
 
 
 def test_a_run_on_batches_that_was_killed_goes_on(tmp_path, monkeypatch):
-    method = FGAI(adversary=SMALL, epochs=4)
+    method, steps = FGAI(adversary=SMALL, epochs=4), []
+    monkeypatch.setattr(BatchChecks, "check", lambda _, model, batch: steps.append(batch.step))
     expected = method.fit(MODEL, Loader(DATA, (5, 5), batch=200))
+    assert steps == list(range(4 * 3))
     loader, file = Loader(DATA, (5, 5), batch=200), tmp_path / "run"
 
     def killed(epoch):
@@ -111,6 +114,7 @@ def test_a_run_on_batches_that_was_killed_goes_on(tmp_path, monkeypatch):
     found = method.fit(MODEL, Loader(DATA, (5, 5), batch=200), checkpoint=file)
     for name, value in expected.model.state_dict().items():
         assert torch.equal(value, found.model.state_dict()[name]), name
+    assert steps == 2 * list(range(4 * 3))
 
 
 def test_a_method_that_keeps_its_best_epoch_asks_for_validation():

@@ -29,6 +29,7 @@ class About:
     settings: Mapping[str, Any]
     best: tuple[float, float]
     best_epoch: int
+    steps: int
     history: tuple[Any, ...]
 
 

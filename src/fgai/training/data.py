@@ -31,7 +31,7 @@ class Batch:
 
     graph: Data
     seed_nodes: int
-    step: int = 0  # of the run; terms may alternate by it
+    step: int = 0  # of the run, which the training loop counts; terms may alternate by it
     position: int = 0  # among the batches of one step; each position has its own warm-started attack
 
     @property
@@ -107,7 +107,7 @@ class FullGraph:
 
     def epoch(self, number: int) -> Iterator[list[Batch]]:
         """Yield one step with the full graph."""
-        yield [Batch(self._train.graph, self._train.seed_nodes, number)]
+        yield [self._train]
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
         """Return micro-F1 and cross-entropy on the validation nodes."""
@@ -155,15 +155,12 @@ class Batches:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(number)
         graphs, empty = iter(loader), True
-        for step in itertools.count(number):
-            group = list(itertools.islice(graphs, self.positions))
-            if not group and empty:
-                raise DataError(f"the loader gave no batch in epoch {number}; give one that can be iterated repeatedly")
-            if not group:
-                return
+        while group := list(itertools.islice(graphs, self.positions)):
             empty = False
             group = [_masked(one_graph(graph, MASKS), "train_mask") for graph in group]
-            yield [Batch(graph, num_seed_nodes(graph), step, position) for position, graph in enumerate(group)]
+            yield [Batch(graph, num_seed_nodes(graph), position=position) for position, graph in enumerate(group)]
+        if empty:
+            raise DataError(f"the loader gave no batch in epoch {number}; give one that can be iterated repeatedly")
 
     def validate(self, model: nn.Module, call: Call) -> tuple[float, float]:
         """Return micro-F1 and cross-entropy on the validation nodes, over all batches and ranks."""

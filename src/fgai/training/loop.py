@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -111,6 +111,7 @@ class _Run:
     history: list[Epoch]
     best: tuple[float, float] = (-1.0, 0.0)  # validation F1, minus the loss
     best_epoch: int = -1
+    steps: int = 0
 
     def save(self, path: Path, settings: Mapping[str, Any]) -> None:
         device = device_of(self.model)
@@ -126,9 +127,9 @@ class _Run:
             **{f"rank{number}": theirs for number, theirs in enumerate(distributed.all_gather(own))},
         }
         history = [asdict(epoch) for epoch in self.history]
-        about = {"settings": settings, "best": self.best, "best_epoch": self.best_epoch, "history": history}
+        about = {"best": self.best, "best_epoch": self.best_epoch, "steps": self.steps, "history": history}
         if distributed.rank() == 0:
-            disk.save(path, tensors, about)
+            disk.save(path, tensors, {"settings": settings, **about})
 
     def restore(self, path: Path, settings: Mapping[str, Any]) -> None:
         tensors, about = disk.load(path)
@@ -150,10 +151,11 @@ class _Run:
         ]
         disk.check(path, tensors, self.model, self.optimizer)
         disk.check_random(path, own.get("random/torch"))
-        if not -1 <= about.best_epoch < len(history) or [epoch.number for epoch in history] != [*range(len(history))]:
+        numbered = [epoch.number for epoch in history] == [*range(len(history))]
+        if not -1 <= about.best_epoch < len(history) <= about.steps or not numbered:
             raise DataError(
-                f"{path} names epoch {about.best_epoch} as the best, and its {len(history)} epochs do not fit that; "
-                f"{disk.REMEDY}"
+                f"{path} names epoch {about.best_epoch} as the best of {about.steps} steps, and its {len(history)} "
+                f"epochs do not fit that; {disk.REMEDY}"
             )
         for warm_start, state in zip(self.warm_starts, states, strict=True):
             warm_start.restore(state, path)
@@ -163,7 +165,8 @@ class _Run:
         torch.set_rng_state(own["random/torch"])
         if device.type != "cpu" and "random/device" in own:
             restore_random_state(own["random/device"], device)
-        self.best, self.best_epoch, self.history = about.best, about.best_epoch, list(history)
+        self.best, self.best_epoch, self.steps = about.best, about.best_epoch, about.steps
+        self.history = list(history)
 
 
 def check_history(history: Sequence[Epoch], path: object, remedy: str) -> None:
@@ -289,7 +292,7 @@ def _step(run: _Run, terms: Callable[[Batch], Terms], batches: Sequence[Batch]) 
     run.optimizer.zero_grad()
     terms_of_batches = []
     for batch in (batch.to(device_of(run.model)) for batch in batches):
-        loss_terms = terms(batch)
+        loss_terms = terms(replace(batch, step=run.steps))
         loss = torch.stack(list(loss_terms.values())).sum() / len(batches)
         if not loss.requires_grad:
             raise CallError(
@@ -300,6 +303,7 @@ def _step(run: _Run, terms: Callable[[Batch], Terms], batches: Sequence[Batch]) 
         terms_of_batches.append({name: value.detach() for name, value in loss_terms.items()})
     distributed.average_gradients(run.model.parameters())
     run.optimizer.step()
+    run.steps += 1
     return terms_of_batches
 
 
