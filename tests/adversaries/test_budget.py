@@ -2,11 +2,23 @@
 
 import pytest
 import torch
+from torch_geometric.data import HeteroData
 
-from fgai.adversaries import GAINS, THREATS, Budget, NodeInjection, Perturbation, WithinBudget, budget_of, has_budget
+from fgai.adversaries import (
+    GAINS,
+    THREATS,
+    AttackEnsemble,
+    Budget,
+    NodeInjection,
+    Perturbation,
+    WithinBudget,
+    budget_of,
+    has_budget,
+)
 from fgai.adversaries.perturbation import undirected
-from fgai.errors import BudgetError, SettingError
-from worlds import answers, model_of, small
+from fgai.errors import BudgetError, DataError, SettingError
+from fgai.typed import join
+from worlds import answers, model_of, molecule_batch, small
 
 BUDGET = Budget(nodes=2, links=3)
 PAIRS = torch.tensor([[40, 40, 40, 41, 41, 41], [0, 1, 2, 3, 4, 5]])
@@ -60,6 +72,16 @@ def test_similar_rows_are_measured_against_the_nodes_that_they_are_linked_to():
         budget.check(attack(read, graph, GAINS["kl"](clean)).perturbation, graph)
 
 
+def test_typed_graphs_and_batches_of_graphs_are_refused_in_a_sentence():
+    data = HeteroData(a={"x": torch.rand(6, 4), "y": torch.tensor([0, 1, 1, 0, 1, 0])}, b={"x": torch.rand(5, 3)})
+    data["b", "to", "a"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    for graph, sentence in ((join(data), "one type of nodes"), (molecule_batch(4), "a batch of 4 graphs")):
+        attack = NodeInjection(2, 3, steps=0)
+        site = attack.place(graph)
+        with pytest.raises(DataError, match=f"budget of injected nodes and links is for .*{sentence}"):
+            BUDGET.check(site.change(attack.start(site)), graph)
+
+
 def test_threat_models_that_inject_have_a_budget_and_others_say_so():
     assert budget_of("ensemble") == Budget(20, 40)
     assert budget_of("realistic").features == "realistic"
@@ -75,3 +97,10 @@ def test_only_the_perturbation_of_an_attack_counts():
     now = attack(read, small(), GAINS["kl"](clean))
     torch.testing.assert_close(now.logits, read(now.perturbation.apply(small())).logits, atol=0, rtol=0)
     assert torch.equal(now.perturbation.added, NodeInjection(2, 3, seed=4).place(small()).links)
+
+
+def test_a_checked_attack_still_says_which_member_found_the_perturbation():
+    read, clean = answers(model_of("gat", small()), small())
+    attack = AttackEnsemble(2, (3,), ("kl",), ((2, 0.5),))
+    found = [one(read, small(), GAINS["kl"](clean)).found_by for one in (attack, WithinBudget(attack, "strongest"))]
+    assert found[0] == found[1] != ""

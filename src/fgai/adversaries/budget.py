@@ -13,8 +13,9 @@ from fgai.adversaries.base import Adversary, Gain
 from fgai.adversaries.features import FEATURES
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.threats import THREATS
-from fgai.errors import BudgetError, SettingError
+from fgai.errors import BudgetError, DataError, SettingError
 from fgai.graph import edge_keys, require
+from fgai.items import has_graphs, num_graphs, refuse_typed
 from fgai.reading import Reader
 
 ROUNDING = 1e-5  # of a float32 at the border of a feature set
@@ -45,6 +46,7 @@ class Budget:
 
         Raises:
             BudgetError: If it injects too many nodes or links, leaves the feature set, or changes anything else.
+            DataError: If it is a typed graph or a batch of several graphs.
 
         >>> graph = Data(x=torch.zeros(3, 1), edge_index=torch.tensor([[0], [1]]))
         >>> pairs = torch.tensor([[3, 3, 0, 1], [0, 1, 3, 3]])
@@ -53,6 +55,10 @@ class Budget:
         Traceback (most recent call last):
         fgai.errors.BudgetError: an injected node has 2 links, and the budget is 1
         """
+        what, remedy = "A budget of injected nodes and links", "check the perturbation of each graph alone"
+        refuse_typed(graph, what)
+        if has_graphs(graph) and num_graphs(graph) > 1:
+            raise DataError(f"{what} is for one graph, and this is a batch of {num_graphs(graph)} graphs; {remedy}")
         size, x = int(graph.num_nodes or 0), perturbation.x
         parts = ("dropped", "x_delta", "weight_delta", "score_delta")
         changed = [name for name in parts if _size(getattr(perturbation, name))]
@@ -151,9 +157,9 @@ class WithinBudget:
     def __call__(self, read: Reader, graph: Data, gain: Gain) -> AttackResult:
         """Return the reading of the perturbed graph; see `Adversary`."""
         seeded: Any = replace(self.attack, seed=self.seed)
-        perturbation = seeded(read, graph, gain).perturbation
-        budget_of(self.budget).check(perturbation, graph)
-        return perturbation.read(read, graph)
+        result = seeded(read, graph, gain)
+        budget_of(self.budget).check(result.perturbation, graph)
+        return replace(result.perturbation.read(read, graph), found_by=result.found_by)
 
 
 def _size(part: Any) -> int:
