@@ -24,8 +24,10 @@ from fgai.adversaries import (
     NodeInjection,
     Perturbation,
     SingleTarget,
+    WithinBudget,
     WorstOf,
     as_threat,
+    describe,
 )
 from fgai.adversaries.adam import Adam
 from fgai.adversaries.block_coordinate import WeightedEdges
@@ -64,6 +66,18 @@ def test_a_threat_names_a_registered_adversary_a_gain_and_who_attacks(name):
     assert "attack" in threat.about.lower() or threat.about.startswith("As ")
     assert threat.about == THREATS.about(name) and threat.about.endswith(".") and "\n" not in threat.about
     assert replace(threat.adversary, seed=3).seed == 3
+
+
+def test_settings_name_the_members_of_an_attack():
+    described = describe(as_threat("structure"))
+    assert [one["name"] for one in described["members"]] == ["prbcd", "grbcd", "edge-rewiring", "edge-rewiring"]
+    assert {**described["members"][0], "name": "grbcd"} == described["members"][1]
+    within = describe(as_threat(WithinBudget(NodeInjection(2, 3), "strongest")))
+    assert (within["name"], within["attack"]["name"], within["attack"]["edges"]) == (
+        "WithinBudget",
+        "node-injection",
+        3,
+    )
 
 
 @pytest.mark.parametrize("name", THREATS)

@@ -271,6 +271,8 @@ def test_an_attack_with_members_names_the_one_that_found_the_perturbation(advers
     result = attacked(adversary)
     names = {"the gain of the call", *adversary.surrogates, *(f"class:{label}" for label in range(10))}
     assert result.found_by.partition(",")[0] in names, result.found_by
+    features = getattr(adversary, "features", "box")
+    assert (f"features {features}" in result.found_by) == (features != "box")
     assert result.detach().found_by == result.found_by
 
 

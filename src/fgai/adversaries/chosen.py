@@ -37,9 +37,9 @@ class ChosenInjection:
 
     Members differ in the choice of their links, in their number, and in the objective: the gain of the call, if it has
     a gradient, and the surrogates. Each schedule has a selection of its own, in rounds: all members take a fifth of
-    its steps, and the best third by the gain of the call continues, until `keep` are left. These run the schedule from
-    a new start, once per restart. All points are compared, so the result is at least as strong as each member that
-    runs a schedule.
+    its steps, and the best third by the gain of the call continues, until `keep` are left. These run the whole schedule
+    once per restart: first from the links and features that they started from, then from new ones. All points are
+    compared, so the result is at least as strong as each member that runs a schedule.
 
     A model that normalises rows, such as `LayerNorm(kind="rows")`, misleads gradients: a step changes the sum of a row,
     and so all of its entries. If a model does not change when its features grow, members of the feature set `unit-sum`
@@ -182,7 +182,9 @@ class _Ascent:
         """Take further steps; offer the features of each step to `best`."""
         member = replace(self.member, steps=steps, step=step)
         kind = "Adam" if member.adam else "the sign"
-        self._found_by = f"{self.objective[0]}, {member.edges} links by {member.links}, steps of {step:g} by {kind}"
+        features = "" if member.features == NodeInjection.features else f" and features {member.features}"
+        links = f"{member.edges} links by {member.links}{features}"
+        self._found_by = f"{self.objective[0]}, {links}, steps of {step:g} by {kind}"
         try:
             self.x = member.climb(read, self.site, self.x, self._evaluate, lambda x, _: self._offer(x), self.adam)
         except NotDifferentiableError:

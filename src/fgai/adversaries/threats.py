@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -105,10 +105,21 @@ def describe(threat: Threat) -> dict[str, Any]:
     >>> described["name"], described["threat"], "threat" in describe(as_threat(NodeInjection()))
     ('chosen-injection', 'strongest', False)
     """
-    attack: Any = threat.adversary
-    kinds = [name for name, kind in ADVERSARIES.items() if kind is type(attack)]
-    names = {"name": (kinds or [type(attack).__name__])[0], **({"threat": threat.name} if threat.name else {})}
-    return {**names, **jsonable(asdict(attack))}
+    settings = jsonable(_settings(threat.adversary))
+    return {"name": settings["name"], **({"threat": threat.name} if threat.name else {}), **settings}
+
+
+def _settings(value: Any) -> Any:
+    """Return the settings of an adversary with its name, and so those of its members."""
+    if isinstance(value, list | tuple):
+        return [_settings(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _settings(part) for name, part in value.items()}
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    settings = {field.name: _settings(getattr(value, field.name)) for field in fields(value)}
+    kinds = [name for name, kind in ADVERSARIES.items() if kind is type(value)]
+    return {"name": (kinds or [type(value).__name__])[0], **settings}
 
 
 def _register(name: str, family: str, adversary: Adversary, gain: str, about: str) -> None:
