@@ -98,12 +98,6 @@ def by_topk_loss(clean, now, k=5):
     return total / NODES
 
 
-def by_aim(clean, now):
-    second = np.argsort(-columns(clean), axis=1, kind="stable")[:, 1]
-    label = np.bincount(second).argmax()
-    return log_softmax(columns(now)[:NODES], axis=1)[:, label].mean()
-
-
 def by_kept(clean, now):
     before, after = columns(clean), columns(now)[:NODES]
     gaps = [max(a) - a[b.argmax()] for b, a in zip(before, after, strict=True) if b.argmax() != a.argmax()]
@@ -111,7 +105,6 @@ def by_kept(clean, now):
 
 
 FORMULAS = {
-    "aimed": by_aim,
     "attention-divergence-kept": by_kept,
     "cross-entropy": by_log_loss,
     "kl": by_kl,

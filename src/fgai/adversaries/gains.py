@@ -19,7 +19,6 @@ from fgai.attention import Attention, EdgeLookup
 from fgai.divergence import jsd_terms
 from fgai.errors import SettingError
 from fgai.explanations import class_logits, one_layer, resolve
-from fgai.graph import degree
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.settings import check_sequence
@@ -108,19 +107,6 @@ def margin(clean: Reading) -> Gain:
         return (other - logits[own]).tanh().mean()
 
     return gain
-
-
-@GAINS.register("aimed")
-def aimed(clean: Reading) -> Gain:
-    """Prediction: the mean log-probability of one class, the most frequent second choice; `class:C` is that of class C.
-
-    >>> clean, now = Reading(torch.tensor([[0.0, 2.0]]), {}), Reading(torch.tensor([[1.0, 0.0]]), {})
-    >>> float(aimed(clean)(now))
-    -0.313
-    """
-    logits = binary_logits(clean)
-    second = logits.sort(dim=1, descending=True, stable=True).indices[:, 1]
-    return class_log_probability(clean, int(degree(second, logits.size(1)).argmax()))
 
 
 def class_log_probability(clean: Reading, label: int) -> Gain:
