@@ -164,20 +164,20 @@ def _reached(cls: type) -> set[FunctionType]:
     Functions of torch, PyG and fgai are not followed.
     """
     steps = ("message", "edge_update", "aggregate", "update") if issubclass(cls, MessagePassing) else ()
-    pending = [getattr(cls, name, None) for name in ("forward", *steps)]
+    functions = [getattr(cls, name, None) for name in ("forward", *steps)]
     reached: set[FunctionType] = set()
-    while pending:
-        function = pending.pop()
+    while functions:
+        function = functions.pop()
         if isinstance(function, FunctionType) and function not in reached:
             reached.add(function)
             names = [name for name in function.__code__.co_names if not hasattr(nn.Module, name)]
-            pending += [getattr(cls, name, None) for name in names]
-            pending += [called for name in names if _is_users(called := function.__globals__.get(name))]
+            functions += [getattr(cls, name, None) for name in names]
+            functions += [called for name in names if _is_users(called := function.__globals__.get(name))]
     return reached
 
 
 def _is_users(function: Any) -> bool:
-    return isinstance(function, FunctionType) and function.__module__.partition(".")[0] not in LIBRARIES
+    return isinstance(function, FunctionType) and str(function.__module__).partition(".")[0] not in LIBRARIES
 
 
 def _calls_softmax(function: Any) -> bool:
