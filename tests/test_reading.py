@@ -5,7 +5,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv, HANConv
 
 import fgai
-from fgai.errors import CallError
+from fgai.errors import CallError, TapError
 from fgai.reading import Reader, read
 from loose import loose
 from worlds import community, trained
@@ -113,7 +113,27 @@ def test_attention_that_does_not_reach_the_logits_does_not_explain_them():
     assert fgai.certify(model, graph, k=3, steps=1).site == "last"
 
 
+class Branches(nn.Module):
+    """Two layers side by side, one hop deep."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.out = GATConv(16, 4), GATConv(16, 4), nn.Linear(8, 3)
+
+    def forward(self, x, edge_index):
+        return self.out(torch.cat([self.left(x, edge_index), self.right(x, edge_index)], 1))
+
+
+def test_parallel_layers_are_no_chain_and_have_no_tree():
+    reading = fgai.read(Branches(), community())
+    assert [site for site, attention in reading.attention.items() if attention.parallel] == ["right"]
+    with pytest.raises(TapError, match="'right' does not depend on the attention of the layer before it"):
+        reading.explain(5)
+    assert {edge.hop for edge in reading.explain(5, explanation="last").top(10**6)} == {1}
+
+
 def test_attention_that_explains_is_not_marked():
     graph = community()
     for model in (trained("gat"), GATConv(16, 3)):
-        assert not any(attention.idle for attention in fgai.read(model, graph).attention.values())
+        sites = fgai.read(model, graph).attention.values()
+        assert not any(attention.idle or attention.parallel for attention in sites)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -30,6 +30,7 @@ class Attention:
         over: What the layer attends over: the `edges` of message passing, all `pairs` of nodes of a graph, or the nodes
             of whole `graphs`, to pool them; the targets are then graphs.
         idle: A change of the weights does not change the logits.
+        parallel: The weights do not depend on the attention of the layer before it.
 
     >>> a = Attention(torch.tensor([[0.7], [0.3], [1.0]]), torch.tensor([[0, 1, 2], [2, 2, 0]]), num_targets=3)
     >>> a.weights_at(torch.tensor([[1], [2]]))
@@ -42,6 +43,7 @@ class Attention:
     score: Tensor | None = None  # [E, H]
     over: Over = field(default="edges", repr=False)
     idle: bool = field(default=False, repr=False)
+    parallel: bool = field(default=False, repr=False)
 
     __repr__ = short_repr
 
@@ -132,11 +134,6 @@ class Attention:
         at = locate(edge_index, merged.edge_index)
         weight = merged.weight[at.clamp(min=0)] if len(merged.weight) else merged.weight.new_zeros(len(at), self.heads)
         return torch.where((at >= 0)[:, None], weight, default)
-
-
-def mark_idle(sites: Mapping[str, Attention], idle: Collection[str]) -> Mapping[str, Attention]:
-    """Return the attention by site, with the sites in `idle` marked as having no effect on the logits."""
-    return {site: replace(attention, idle=site in idle) for site, attention in sites.items()}
 
 
 def explaining_sites(sites: Mapping[str, Attention]) -> tuple[str, ...]:

@@ -281,28 +281,6 @@ def check_attention(attention: Mapping[str, Attention], model: str, on: str = CL
         )
 
 
-def idle_sites(read: Any, graph: Any, reading: Any) -> frozenset[str]:
-    """Return the sites whose weights have no effect on the logits: one forward pass for each of several sites.
-
-    Args:
-        read: The reader of the model.
-        graph: The graph.
-        reading: The reading of the graph.
-    """
-    sites = [site for site, attention in reading.attention.items() if len(attention.weight)]
-    if len(sites) < 2 or is_typed(graph):  # the relations of a typed graph are joined
-        return frozenset()
-
-    def changed(name: str) -> Tensor:
-        return read(graph, edit=lambda site, a: a.weight + _noise(a.weight) if site == name else a.weight).logits
-
-    return frozenset(site for site in sites if torch.equal(changed(site), reading.logits))
-
-
-def _noise(weight: Tensor) -> Tensor:
-    return torch.rand(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight)
-
-
 def describe_tensor(value: Any) -> str:
     """Return the dtype and shape of a tensor, and its layout or device where that is unusual; else the type.
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.attending import attention_not_read
-from fgai.attention import Attention, explaining_sites, mark_idle
+from fgai.attention import Attention, explaining_sites
 from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
-from fgai.checks import check_attention, check_graph, check_logits, expected_rows, idle_sites, refuse_cached
+from fgai.checks import check_attention, check_graph, check_logits, expected_rows, refuse_cached
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, class_probs, explain_node, resolve
 from fgai.items import Items, graph_of_nodes, items_of
 from fgai.kernels.pyg import accelerated
@@ -26,6 +26,7 @@ from fgai.kernels.trim import Trim
 from fgai.printing import short_repr
 from fgai.recording import NOTHING, Deltas, Edit
 from fgai.relations import model_input
+from fgai.site_effects import SiteEffects, site_effects
 from fgai.tap import Tap
 from fgai.typed import has_answer, join
 
@@ -151,7 +152,7 @@ class Reader:
     (torch.Size([2, 2]), [''])
     """
 
-    _idle: frozenset[str] | None = None  # sites without effect on the logits, once they are known
+    _effects: SiteEffects | None = None  # which sites have no effect on the logits or on the next, once it is known
 
     def __init__(self, model: nn.Module, call: Call | None = None) -> None:
         refuse_cached(model)
@@ -182,7 +183,7 @@ class Reader:
         with self._context(given.graph), given.watched(self.model), self._tap.open(*edits, batch) as recording:
             logits = self._call(given.graph)
         items = items_of(graph, len(logits)) if isinstance(graph, Data) else None
-        attention = mark_idle(given.attention(recording.attention), self._idle or ())
+        attention = (self._effects or SiteEffects()).mark(given.attention(recording.attention))
         return Reading(given.logits(logits), attention, unread=(*self.unread, *recording.lost), items=items)
 
     def checked(self, graph: Graph, check_rows: bool = True) -> Reading:
@@ -196,9 +197,9 @@ class Reader:
         """Read a graph without gradients; attention without effect on the logits is marked, also in later readings."""
         with torch.no_grad():
             reading = self(graph).detach()
-            if self._idle is None:
-                self._idle = idle_sites(self, graph, reading)
-        return replace(reading, attention=mark_idle(reading.attention, self._idle))
+            if self._effects is None:
+                self._effects = site_effects(self, graph, reading)
+        return replace(reading, attention=self._effects.mark(reading.attention))
 
     def logits(self, graph: Graph) -> Tensor:
         """Return the logits only, without opening the tap."""

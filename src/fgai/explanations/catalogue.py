@@ -172,6 +172,11 @@ def _refuse_relations(sites: Mapping[str, Attention]) -> None:
             f"layers are not a chain; use the attention of one of them, 'layer:{typed[0]}'"
         )
     for site, attention in sites.items():
+        if attention.parallel:
+            raise TapError(
+                f"layer '{site}' does not depend on the attention of the layer before it: they run in parallel and are "
+                f"not a chain; use the attention of one of them, 'last' or 'layer:{site}'"
+            )
         name, _, number = site.rpartition("@")
         if number.isdigit() and name in sites and not _same_edges(sites[name], attention):
             raise TapError(
