@@ -235,11 +235,22 @@ def _places(
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Return the nodes of each type, and for each relation its columns and its edges between nodes of their types."""
     ids = [(kinds == number).nonzero().flatten() for number in range(len(schema.node_types))]
-    place = torch.zeros_like(kinds)
-    for nodes in ids:
-        place[nodes] = torch.arange(len(nodes), device=kinds.device)
+    place = places(kinds)
     columns = [(relations == number).nonzero().flatten() for number in range(len(schema.edge_types))]
     return ids, columns, [place[ends[:, column]] for column in columns]
+
+
+def places(kinds: Tensor) -> Tensor:
+    """Return the number of each node within its type; [N].
+
+    >>> places(torch.tensor([0, 0, 1, 0]))
+    tensor([0, 1, 0, 2])
+    """
+    place = torch.zeros_like(kinds)
+    for kind in kinds.unique():
+        nodes = kinds == kind
+        place[nodes] = torch.arange(int(nodes.sum()), device=kinds.device)
+    return place
 
 
 def _blocks(schema: Schema, x: Tensor, ids: list[Tensor]) -> list[Tensor]:

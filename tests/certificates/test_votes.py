@@ -5,7 +5,7 @@ from itertools import combinations, combinations_with_replacement, product
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv, GCNConv, GraphNorm, TransformerConv
 from torch_geometric.utils import k_hop_subgraph
 
@@ -14,6 +14,7 @@ from fgai.certificates.votes import Voted, Votes, is_local, link_groups
 from fgai.errors import CallError, SettingError
 from fgai.graph import add_nodes, require
 from fgai.methods import Vanilla
+from fgai.typed import join, split
 
 
 class Two(nn.Module):
@@ -298,3 +299,130 @@ def test_calibration_without_a_choice_is_refused(trained):
     for graph, groups in ((data, ()), (Data(**{**data.to_dict(), "val_mask": torch.zeros(1000).bool()}), (3,))):
         with pytest.raises(SettingError, match="at least one"):
             Voted(model).calibrate(graph, groups=groups)
+
+
+class Virtual(nn.Module):
+    """Each node gets a linear map of a pool over all nodes."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.pool, self.map, self.layer = pool, nn.Linear(6, 6, bias=False), GATConv(6, 3)
+
+    def forward(self, x, edge_index):
+        return self.layer(x + self.map(self.pool(x)), edge_index)
+
+
+POOLS = {
+    "sum": lambda x: x.sum(0),
+    "mean": lambda x: x.mean(0),
+    "saturated mean": lambda x: x.tanh().mean(0),
+    "maximum": lambda x: x.amax(0),
+    "minimum": lambda x: x.amin(0),
+    "count": lambda x: torch.full((6,), 1e-3 * len(x)),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("nodes", [30, 3000])
+def test_a_virtual_node_is_no_local_model(pool, nodes):
+    torch.manual_seed(0)
+    links = torch.randint(nodes, (2, 3 * nodes))
+    for x in (torch.rand(nodes, 6), torch.randint(0, 2, (nodes, 6)) * 2.0 - 1.0):
+        assert not is_local(Voted(Virtual(POOLS[pool]), groups=5), Data(x=x, edge_index=links))
+        assert is_local(Voted(Virtual(torch.zeros_like), groups=5), Data(x=x, edge_index=links))
+
+
+def test_a_node_with_large_logits_does_not_hide_what_changes_the_others():
+    torch.manual_seed(0)
+    data = Data(x=torch.rand(50, 6), edge_index=torch.randint(50, (2, 100)))
+    data.x[0] = 1e12
+    assert not is_local(Voted(Virtual(lambda x: torch.full((6,), 0.1 * len(x))), groups=5), data)
+
+
+def test_the_locality_of_a_model_takes_two_passes_and_new_nodes_need_no_finite_logits():
+    class Exponential(nn.Module):
+        rows: tuple[int, ...] = ()
+
+        def forward(self, x, edge_index):
+            self.rows = (*self.rows, len(x))
+            return x.exp()
+
+    model, data = Exponential(), Data(x=torch.rand(40, 3), edge_index=torch.randint(40, (2, 80)))
+    assert is_local(Voted(model, groups=3), data)
+    assert model.rows == (40, 80)
+
+
+class Extra(nn.Module):
+    """A layer with one more input."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = GATConv(4, 3), GATConv(4, 3)
+
+    def forward(self, x, edge_index, two_hop_index=None, edge_pe=None, edge_weight=None, adj=None, batch=None):
+        return self.one(x, edge_index) if two_hop_index is None else self.two(x, two_hop_index)
+
+
+@pytest.mark.parametrize("name", ["two_hop_index", "edge_pe"])
+def test_inputs_of_links_that_are_computed_from_links_are_refused_unless_they_are_fixed(name):
+    links = undirected([(0, 1), (1, 2)])
+    value = {"two_hop_index": torch.tensor([[0, 2], [2, 0]]), "edge_pe": torch.ones(4, 1)}[name]
+    data = Data(x=torch.randn(3, 4), edge_index=links, **{name: value})
+    voted = Voted(Extra(), groups=3)
+    for call in (None, lambda model, graph: model(graph.x, graph.edge_index)):
+        with pytest.raises(SettingError, match=rf"reads \['{name}'\]"):
+            voted.votes(data, call)
+    with pytest.raises(SettingError, match=rf"reads \['{name}'\]"):
+        voted(data.x, data.edge_index, **{name: value})
+    assert Voted(Extra(), groups=3, fixed=(name,)).votes(data).count.sum() == 9
+
+
+def test_inputs_that_belong_to_the_links_or_to_no_model_are_not_refused():
+    links = undirected([(0, 1), (1, 2)])
+    adj = torch.sparse_coo_tensor(links, torch.ones(4), (3, 3)).coalesce()
+    data = Data(x=torch.randn(3, 4), edge_index=links, edge_weight=torch.ones(4), adj=adj, batch=torch.zeros(3).long())
+    data.e_id, data.unread = torch.arange(4), torch.ones(7)
+    assert Voted(Extra(), groups=3).votes(data).count.sum() == 9
+
+
+def test_half_precision_makes_votes_less_sure_and_does_not_round_their_counts():
+    class Constant(nn.Module):
+        def __init__(self, logits):
+            super().__init__()
+            self.logits = nn.Parameter(torch.tensor(logits))
+
+        def forward(self, x, edge_index):
+            return self.logits.expand(len(x), -1)
+
+    data = Data(x=torch.zeros(2, 1), edge_index=torch.zeros(2, 0, dtype=torch.long))
+    for dtype, sure in ((torch.float32, 5), (torch.bfloat16, 0)):
+        assert Voted(Constant([1.0, 1.125]).to(dtype), groups=5).votes(data).sure[0].tolist() == [0, sure]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert Voted(Constant([1.0, 1.125]), groups=5).votes(data).sure[0].tolist() == [0, 0]
+    half = Data(x=data.x.half(), edge_index=data.edge_index)
+    assert Voted(Constant([1.0, 1.001]).half(), groups=5).votes(half).sure.sum() == 0
+    out = Voted(Constant([1.0, 2.0]).bfloat16(), groups=1000)(data.x.bfloat16(), data.edge_index)
+    assert torch.allclose(out.exp()[:, 1], torch.tensor(1000.5 / 1001))
+
+
+def test_links_of_a_narrow_integer_type_have_the_same_groups():
+    links = torch.randint(1000, (2, 500), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(link_groups(links.int(), 11), link_groups(links, 11))
+
+
+def test_a_new_node_of_any_type_leaves_the_groups_of_links_as_they_are():
+    data = HeteroData(a={"x": torch.randn(20, 4), "y": torch.zeros(20).long()}, b={"x": torch.randn(15, 4)})
+    data["b", "to", "a"].edge_index = torch.stack([torch.randint(15, (160,)), torch.randint(20, (160,))])
+    data["b", "to", "b"].edge_index = torch.randint(15, (2, 40))
+    voted = Voted(GATConv(4, 2), groups=11)
+
+    def groups(graph):
+        parts = [split(part).graph for part in voted.graphs(join(graph))]
+        return [{kind: part[kind].edge_index.tolist() for kind in part.edge_types} for part in parts]
+
+    before = groups(data)
+    assert sum(len(links[0]) for part in before for links in part.values()) == 200
+    for kind in ("a", "b"):
+        wide = data.clone()
+        wide[kind].x = torch.cat([data[kind].x, torch.randn(1, 4)])
+        assert groups(wide) == before

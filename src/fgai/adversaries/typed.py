@@ -116,11 +116,20 @@ def added_types(
     return {"node_type": node_type, "edge_type": edge_type}
 
 
-def separate_pairs(data: Data) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return links of new nodes, two for each relation and linked along it only, and their types."""
+def separate_pairs(data: Data, copies: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return links of new nodes that are linked in pairs only, and their types.
+
+    Of a typed graph, each relation has so many pairs, linked along it; of another graph, there are so many pairs.
+    """
+    device, nodes = require(data, "edge_index").device, int(data.num_nodes or 0)
+    if not is_typed(data):
+        first = nodes + 2 * torch.arange(copies, device=device)
+        return torch.stack([torch.cat([first, first + 1]), torch.cat([first + 1, first])]), {}
     kinds, relations = data["typed"].node_types, data["typed"].edge_types
-    first = len(require(data, "node_type")) + 2 * torch.arange(len(relations))
-    node_type = torch.tensor([kinds.index(kind) for source, _, target in relations for kind in (source, target)])
-    types = {"node_type": node_type, "edge_type": torch.arange(len(relations))}
-    device = require(data, "edge_index").device
+    first = nodes + 2 * torch.arange(copies * len(relations))
+    ends = torch.tensor([[kinds.index(kind) for kind in (source, target)] for source, _, target in relations])
+    types = {
+        "node_type": ends.reshape(-1, 2).repeat_interleave(copies, 0).flatten(),
+        "edge_type": torch.arange(len(relations)).repeat_interleave(copies),
+    }
     return torch.stack([first, first + 1]).to(device), {name: value.to(device) for name, value in types.items()}

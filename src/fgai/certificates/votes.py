@@ -9,18 +9,19 @@ Statement. Let n_c be the votes for class c at an item, and c* its prediction. N
     n_c* - n_c >= 2 e         for every class c > c*  (a tie would go to c*)
 
 Proof. The group of a link depends on its two ends and the key only: not on other links, on features, or on the number
-of nodes. So adding, removing or altering a link, in any direction, changes the graph of one group. After e changes at
-least T - e groups have the same links among old nodes as before. In such a group, new nodes may be linked to each other
-but not to an old node, and the logits of an item depend only on nodes that links lead to (`is_local` tests this). So
-these groups vote as before, and at most e votes change. A changed vote lowers n_c* by at most 1 and raises n_c by at
-most 1, so the gap decreases by at most 2 e. It stays positive, or is 0 where ties go to c*. QED
+of nodes; in a typed graph an end is a type and a number within it. So adding, removing or altering a link, in any
+direction, changes the graph of one group. After e changes at least T - e groups have the same links among old nodes as
+before. In such a group, new nodes may be linked to each other but not to an old node, and the logits of an item depend
+only on nodes that links lead to (`is_local` tests this). So these groups vote as before, and at most e votes change. A
+changed vote lowers n_c* by at most 1 and raises n_c by at most 1, so the gap decreases by at most 2 e. It stays
+positive, or is 0 where ties go to c*. QED
 
 The key need not be secret: the statement holds for an attacker who knows it. Self-loops of the data are links and are
 hashed like other links; if they were in all groups, one added self-loop would change T votes. Self-loops that a layer
 adds itself are in all groups. They are not links of the data, so no attacker can change them.
 
 Rounding: more nodes or links change the order of sums, and so the last digits of logits. A vote whose two best logits
-differ by less than `ROUNDING`, relative to the largest, is counted for the attacker.
+differ by less than `fgai.certificates.rounding` allows, relative to the largest, is counted for the attacker.
 """
 
 from __future__ import annotations
@@ -34,24 +35,32 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from fgai.adjacency import adjacencies_of
+from fgai.adversaries.gains import binary_logits
 from fgai.adversaries.typed import separate_pairs
-from fgai.calling import Call, forward_parameters, takes_graph
+from fgai.calling import Call, call_model, eval_mode, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
 from fgai.certificates.linked import logits_of_parts
+from fgai.certificates.rounding import precisions, rounding
 from fgai.checks import refuse_cached
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require
 from fgai.printing import short_repr
+from fgai.reading import Reading
 from fgai.settings import check_whole
-from fgai.typed import is_typed
+from fgai.typed import is_typed, places
 
-ROUNDING = 1e-5  # relative to the largest logit of an item
 MAX_GROUPS = 1_000  # each is a pass over all nodes
 KEY = 0x66676169  # any number; the statement holds for each
 CHUNK = 2**15  # links that are hashed at once, so that they fit into the cache of the processor
 KNOWN_INPUTS = (
-    "x", "edge_index", "edge_attr", "edge_weight", "edge_type", "node_type", "names", "edge_label_index", "n_id"
+    "x", "edge_index", "edge_attr", "edge_weight", "edge_type", "node_type", "edge_label", "edge_label_index", "n_id",
+    "e_id", "input_id", "batch", "ptr",
 )  # fmt: skip
+TYPE = 2**40  # more than the nodes of a type
+SCALES = (1.0, 1e3, 1e6)  # of the range of the features, for the nodes that `is_local` adds
+FAR_ENTRIES = 2**22  # of the features of these nodes
+UNCHANGED = 1e-4  # of the logits of an item: `is_local` takes less for rounding
 
 
 def link_groups(edge_index: Tensor, groups: int, key: int = KEY) -> Tensor:
@@ -61,7 +70,7 @@ def link_groups(edge_index: Tensor, groups: int, key: int = KEY) -> Tensor:
     tensor([6, 6, 2])
     """
     start = _mix(torch.tensor(_signed(key), device=edge_index.device))
-    parts = edge_index.split(CHUNK, dim=1)
+    parts = edge_index.long().split(CHUNK, dim=1)
     return torch.cat([_group(torch.minimum(*part), torch.maximum(*part), start, groups) for part in parts])
 
 
@@ -111,8 +120,10 @@ class Voted(nn.Module):
         model: A model with or without attention.
         groups: Number of graphs that vote.
         key: Key of the hash, a whole number; it need not be secret.
-        fixed: Names of node inputs that are computed once and not again when links change. Other node inputs than the
-            features, such as positional encodings, are refused, because each link could change all of them.
+        fixed: Names of inputs that are computed once and not again when links change. Inputs such as positional
+            encodings or a second list of edges are refused otherwise, because each link could change all of them.
+            Features `x` and the `edge_attr` or `edge_weight` of a link are not refused: they must not depend on other
+            links. Weights of a normalised adjacency do (`GCNNorm`); let the layer normalise instead.
 
     Raises:
         SettingError: A setting is invalid, or the model caches the links of its first graph.
@@ -136,7 +147,7 @@ class Voted(nn.Module):
         data = Data(x=x, edge_index=edge_index, num_nodes=x.size(0), **inputs)
         if n_id is not None:
             data.n_id = n_id
-        count = self.votes(data).count.to(x.dtype)
+        count = self.votes(data).count.to(torch.promote_types(x.dtype, torch.float32))  # half would round counts
         return ((count + 0.5) / (self.groups + count.size(1) / 2)).log()
 
     @torch.no_grad()
@@ -156,13 +167,13 @@ class Voted(nn.Module):
         """
         self._check_inputs(data, call)
         bare = delete_edges(data, torch.ones_like(require(data, "edge_index")[0], dtype=torch.bool))
-        return reduce(add, map(_vote, logits_of_parts(self.model, bare, self.graphs(data), call)))
+        share = rounding(*precisions(self.model, require(data, "x")))
+        logits = logits_of_parts(self.model, bare, self.graphs(data), call)
+        return reduce(add, (_vote(part, share) for part in logits))
 
     def graphs(self, data: Data) -> Iterator[Data]:
         """Yield the graph of each group: all nodes, and the links of the group."""
-        edge_index, n_id = require(data, "edge_index"), data.get("n_id")
-        ends = edge_index if n_id is None else n_id[edge_index]
-        group = link_groups(ends, self.groups, self.key)
+        group = link_groups(_numbers(data)[require(data, "edge_index")], self.groups, self.key)
         for number in range(self.groups):
             yield delete_edges(data, group != number)
 
@@ -200,11 +211,12 @@ class Voted(nn.Module):
         return max((Voted(self.model, count, self.key, self.fixed) for count in groups), key=score)
 
     def _check_inputs(self, data: Data, call: Call | None) -> None:
-        """Refuse inputs of nodes that may be computed from the links."""
-        names = [name for name in data.keys() if data.is_node_attr(name) and not _is_known(name)]  # noqa: SIM118, no dict
+        """Refuse inputs that may be computed from the links."""
+        names = [name for name, value in data.to_dict().items() if isinstance(value, Tensor | dict)]
         if call is None and not takes_graph(self.model):
             names = [name for name in names if name in forward_parameters(self.model)]
-        if unknown := [name for name in names if name not in self.fixed]:
+        known = {*self.fixed, *adjacencies_of(data)}
+        if unknown := [name for name in names if name not in known and not _is_known(name)]:
             raise SettingError(
                 f"{type(self.model).__name__} reads {unknown}; if they are computed from the links, each link changes "
                 f"all of them and no vote is safe. If they are computed once only, give fixed={tuple(unknown)}"
@@ -212,22 +224,43 @@ class Voted(nn.Module):
 
 
 def is_local(voted: Voted, data: Data, call: Call | None = None) -> bool:
-    """Return whether the logits are the same after two nodes are added that are linked to each other only.
+    """Return whether the logits are the same after many nodes are added that are linked in pairs, to each other only.
 
-    Of a typed graph, two nodes for each relation. It is False for models with a norm over all nodes. This is a test on
-    one example, and not a proof.
+    Their features are random, inside and far outside the range of the features. Of a typed graph, there are pairs for
+    each relation. It is False for models with a norm over all nodes or a virtual node. This is a test on one example,
+    and not a proof.
     """
     x = require(data, "x")
-    low, high = (float(end) for end in (x.to_dense().aminmax() if x.is_sparse else x.aminmax()))
-    far = torch.tensor([[low - 1.0], [high + 1.0]], dtype=x.dtype, device=x.device).expand(2, x.size(1))
-    new, types = torch.tensor([[0, 1], [1, 0]], device=x.device) + x.size(0), {}
-    if is_typed(data):
-        new, types = separate_pairs(data)
-        far = far.repeat(len(types["node_type"]) // 2, 1)
+    pairs = min(x.size(0), FAR_ENTRIES // max(1, x.size(1))) // 2
+    relations = len(data["typed"].edge_types) if is_typed(data) else 1
+    copies = max(len(SCALES), pairs // max(1, relations))
+    new, types = separate_pairs(data, copies)
     part = next(voted.graphs(data))
     before = class_logits(voted.model, part, call)
-    after = class_logits(voted.model, add_nodes(part, far, new, **types), call)[: len(before)]
-    return bool((before - after).abs().max() <= 1e-4 * before.abs().max().clamp(min=1e-30))
+    far = add_nodes(part, _far_rows(x, 2 * copies * relations), new, **types)
+    with eval_mode(voted.model), torch.no_grad():  # logits of the new nodes need not be finite
+        after = binary_logits(Reading(call_model(voted.model, far, call)[: len(before)], {}))
+    size = before.abs().amax(1)
+    allowed = rounding(*precisions(voted.model, x), least=UNCHANGED) * torch.maximum(size, size.median())
+    return bool(((before - after).abs().amax(1) <= allowed).all())
+
+
+def _far_rows(x: Tensor, rows: int) -> Tensor:
+    """Return random features, each two rows at one of `SCALES`, more above the range of the features than below."""
+    low, high = (float(end) for end in (x.to_dense().aminmax() if x.is_sparse else x.aminmax()))
+    scale = torch.tensor(SCALES).repeat_interleave(2).repeat(rows // 2)[:rows, None]
+    place = torch.rand(rows, x.size(1), generator=torch.Generator().manual_seed(0))
+    largest = torch.finfo(x.dtype).max / 4
+    return (low + (high - low or 1.0) * scale * (3 * place - 1)).clamp(-largest, largest).to(x)
+
+
+def _numbers(data: Data) -> Tensor:
+    """Return the number of each node that is hashed, which added nodes do not change; [N]."""
+    if is_typed(data):
+        kinds = require(data, "node_type")
+        return TYPE * kinds + places(kinds)
+    n_id = data.get("n_id")
+    return torch.arange(int(data.num_nodes or 0), device=require(data, "edge_index").device) if n_id is None else n_id
 
 
 def _group(first: Tensor, second: Tensor, start: Tensor, groups: int) -> Tensor:
@@ -235,10 +268,10 @@ def _group(first: Tensor, second: Tensor, start: Tensor, groups: int) -> Tensor:
     return (_mix(_mix(start + first) + second) & _signed(2**63 - 1)) % groups
 
 
-def _vote(logits: Tensor) -> Votes:
-    """Return the votes of one graph."""
+def _vote(logits: Tensor, share: float) -> Votes:
+    """Return the votes of one graph; less than this share of the largest logit is rounding."""
     best = logits.amax(1, keepdim=True)
-    near = logits >= best - ROUNDING * logits.abs().amax(1, keepdim=True).clamp(min=1e-30)
+    near = logits >= best - share * logits.abs().amax(1, keepdim=True).clamp(min=1e-30)
     own = nn.functional.one_hot(logits.argmax(1), logits.size(1))
     return Votes(own, own * (near.sum(1, keepdim=True) == 1), near.long())
 
