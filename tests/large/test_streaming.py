@@ -9,7 +9,7 @@ from fgai import FGAI, NodeInjection, Vanilla, Voted, certify, datasets, read
 from fgai.backbones import build
 from fgai.certificates import Deletions, Links, certified_radius
 from fgai.datasets.split import split_nodes
-from fgai.errors import CallError, UnknownNameError
+from fgai.errors import CallError, DataError, UnknownNameError
 from fgai.large import (
     audit_batches,
     batch_readings,
@@ -182,6 +182,33 @@ def test_proofs_of_batches_are_those_of_the_graph(models, against):
     for name in ("prediction", "budget", "label", "test", "plain", "without_links"):
         assert torch.equal(getattr(parts, name), getattr(whole, name)), name
     assert parts.shares() == whole.shares() and whole.shares()["certified"]
+
+
+def test_votes_of_batches_without_the_numbers_of_nodes_are_refused(models):
+    (batch,) = full_neighbour_loader(DATA, hops=2, batch=500)
+    del batch.n_id
+    with pytest.raises(DataError, match=r"no `n_id`.*data\.n_id = torch\.arange"):
+        certify_batches(Voted(models[0], groups=5), [batch], against=Links(1))
+
+
+def test_one_batch_without_a_bound_is_enough_to_prove_nothing():
+    class Sometimes(nn.Module):
+        """Local, unless the batch has a node of the last class."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = GATConv(16, 4)
+
+        def forward(self, x, edge_index, y):
+            return self.layer(x + (x.mean(0) if bool((y == 3).any()) else 0), edge_index)
+
+    numbered = loose(DATA.clone())
+    numbered.n_id = torch.arange(500)
+    parts = [numbered.subgraph(numbered.y != 3), numbered]
+    model = Voted(Sometimes(), groups=5)
+    assert [certify(model, part, against=Links(1)).how for part in parts] == ["vote", "none"]
+    proof = certify_batches(model, parts, against=Links(1))
+    assert proof.how == "none" and "no vote is safe" in proof.reason and int(proof.budget.sum()) == 0
 
 
 def test_certified_radii_stream_layer_by_layer(models):

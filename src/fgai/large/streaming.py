@@ -17,7 +17,7 @@ from fgai.adversaries import Adversary, NodeInjection
 from fgai.attention import Attention
 from fgai.auditing import Estimate
 from fgai.calling import Call
-from fgai.certificates import Certificate, IntervalBound, Proof, certify
+from fgai.certificates import Certificate, IntervalBound, Proof, Voted, certify
 from fgai.certificates.perturbation_sets import PerturbationSet
 from fgai.certificates.proof import save_as
 from fgai.certificates.record import Condition
@@ -210,8 +210,9 @@ def certify_batches(
     """Return what `certify` proves about all seed nodes, in the order of the loader.
 
     It equals that of `certify` on the full graph if the seed nodes have their full neighbourhoods. Votes hash the
-    node numbers in the full graph, which a loader writes as `n_id`. All ranks return the same: what was proved in the
-    batches of each rank, in turn, as `Loader` assigns them.
+    node numbers in the full graph, which a loader writes as `n_id`. If no bound is known in one batch, nothing is
+    proved in any, as on the full graph. All ranks return the same: what was proved in the batches of each rank, in
+    turn, as `Loader` assigns them.
 
     Args:
         model: The model to certify, or a `Voted` one.
@@ -222,6 +223,9 @@ def certify_batches(
     Returns:
         A `Proof` with `against`, else a `Certificate`.
 
+    Raises:
+        DataError: The loader gave no batch, or a batch for a `Voted` model has no `n_id`.
+
     >>> from fgai import backbones, datasets
     >>> from fgai.large import full_neighbour_loader
     >>> data = datasets.load("synthetic")
@@ -229,7 +233,7 @@ def certify_batches(
     >>> len(certify_batches(backbones.build("gat", data), loader, k=3, steps=1).certified)
     1000
     """
-    batches = (on_device(batch, device_of(model)) for batch in loader)
+    batches = (on_device(_numbered(batch, model), device_of(model)) for batch in loader)
     parts = [_head(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
     parts = distributed.all_gather_in_turn(parts)
     if not parts:
@@ -238,7 +242,21 @@ def certify_batches(
     if not isinstance(proof, Proof):
         return proof
     proved = next((part for part in parts if part.how != "none"), parts[0])  # some batch has no certified node
+    unknown = next((part for part in parts if part.how == "none" and not part.reason.startswith(proved.reason)), None)
+    if unknown is not None:
+        return replace(proof, how="none", reason=unknown.reason, budget=torch.zeros_like(proof.budget))
     return replace(proof, how=proved.how, reason=proved.reason)
+
+
+def _numbered(batch: Data, model: nn.Module) -> Data:
+    """Return a batch; raise if the model hashes node numbers and the batch does not have those of the full graph."""
+    if isinstance(model, Voted) and isinstance(batch, Data) and "n_id" not in batch:
+        raise DataError(
+            f"votes hash the node numbers of the full graph, and a batch has no `n_id`, only {sorted(batch.keys())}; "
+            "use full_neighbour_loader or NeighborLoader, which write it, or set data.n_id = "
+            "torch.arange(data.num_nodes) before another loader splits the graph"
+        )
+    return batch
 
 
 def _head(value: Any, nodes: int) -> Any:
