@@ -1,6 +1,7 @@
 """Proofs about a model as it is: deletions, injections, the order of the top k, clones; by enumeration and attack."""
 
 import json
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
+from torch_geometric.utils import erdos_renyi_graph
 
 from fgai import AttentionBall, backbones, datasets, read
 from fgai.certificates import (
@@ -28,9 +30,11 @@ from fgai.certificates.deletions import certified_under_deletions
 from fgai.certificates.features import mean_bounds
 from fgai.certificates.injections import StateBounds, injected_states, two_layers
 from fgai.errors import DataError, SettingError
+from fgai.explanations import value_vectors
 from fgai.graph import add_nodes
 from fgai.methods import Vanilla
 from fgai.metrics import top_overlap
+from fgai.reading import Reader
 from injecting import Two, cases, graph, injected, neighbours
 from loose import loose
 
@@ -404,6 +408,64 @@ def test_a_proof_says_what_is_known_of_one_item():
     assert Proof(Links(1), "none", "no votes", torch.zeros(1), torch.zeros(1)).sentence() == (
         "Nothing is proved against 1 changed link: no votes."
     )
+
+
+def test_nothing_is_certified_without_a_proof_also_at_budget_0():
+    proof = by_hand(budget=[0, 0, 0, 0])
+    assert proof.certified(0).all()
+    assert not replace(proof, how="none").certified(0).any()
+
+
+def test_items_without_a_label_are_in_no_accuracy():
+    proof = replace(by_hand(label=[0, 0, -1, -1]), test=None)
+    shares = {"certified": 0.75, "certified_and_right": 0.0, "accuracy": 0.5, "plain": 0.0, "without_links": 1.0}
+    assert proof.shares(1) == shares
+    assert proof.shares(0)["certified_and_right"] == 0.5
+    assert [proof.item(i)["right"] for i in range(4)] == [True, False, None, None]
+    assert "0.0% of the labelled ones are certified and right" in proof.sentence()
+    tested = replace(proof, test=torch.tensor([True, False, False, False]))
+    assert tested.shares(1)["accuracy"] == 1 and ", and 0.0% are certified" in tested.sentence()
+    assert by_hand(label=[-1, -1, -1, -1]).shares()["plain"] is None
+
+
+class Clipped(nn.Module):
+    """Rows of non-negative values, and a ReLU that only a negative change of the attention meets."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = GATConv(8, 6, bias=False), nn.Linear(6, 3)
+        self.conv.lin.weight.data.abs_()
+
+    def forward(self, x, edge_index):
+        return self.out(self.conv(x, edge_index).relu())
+
+
+def test_a_layer_that_negative_changes_of_the_attention_clip_is_not_linear():
+    torch.manual_seed(0)
+    data = Data(x=(torch.rand(12, 8) < 0.4).float(), edge_index=erdos_renyi_graph(12, 0.3))
+    proof = certify(Clipped(), data, against=AttentionBall(0.5), k=3)
+    assert (proof.how, proof.reason) == ("none", "the logits are not linear in the weights")
+
+
+def test_no_push_of_the_attention_inside_the_budget_changes_a_class_by_rounding():
+    torch.manual_seed(0)
+    for _ in range(3):
+        data, model = Data(x=torch.randn(40, 8), edge_index=erdos_renyi_graph(40, 0.15)), GATConv(8, 3).eval()
+        proof, read_model = certify(model, data, against=AttentionBall(0.1), k=3), Reader(model)
+        clean = read_model(data).detach()
+        attention, site = clean.explanation, next(iter(clean.attention))
+        value = loose(value_vectors(read_model, data, site, attention.weight, attention.target))[:, 0]
+        assert (proof.budget > 0).sum() > 30
+        for rank in (1, 2):
+            delta = torch.zeros_like(attention.weight)
+            rival = clean.logits.topk(3).indices[:, rank]
+            for node in range(40):
+                edges = (attention.target == node).nonzero().flatten()
+                lean = value[edges, rival[node]] - value[edges, proof.prediction[node]]
+                best = lean.abs().argmax()
+                delta[edges[best]] = (proof.budget[node] * lean[best].sign()).float()
+            now = read_model(data, weight_delta={site: delta}).logits.argmax(1)
+            assert torch.equal(now, proof.prediction)
 
 
 @pytest.mark.parametrize("layer", [GATConv, GATv2Conv])

@@ -25,6 +25,7 @@ from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import Norm
 from fgai.certificates.layers import Activation, Layer, identity, match_activation, recorded_calls
 from fgai.certificates.prediction import dual
+from fgai.certificates.rounding import rounding
 from fgai.devices import to_double
 from fgai.graph import segment_max, segment_sum
 from fgai.printing import short_repr
@@ -171,7 +172,8 @@ def _interval_bound(site: str, reading: Reading, box: Box, shift: Tensor) -> Int
         box = Box(*(torch.cat([torch.zeros_like(part), part], dim=1) for part in (box.middle, box.radius)))
     change = Box(box.middle - logits, box.radius)
     predicted = logits.argmax(1, keepdim=True)
-    others = box.high.scatter(1, predicted, -torch.inf).amax(1)
+    slack = rounding(reading.logits.dtype) * torch.maximum(box.low.abs(), box.high.abs()).amax(1)
+    others = box.high.scatter(1, predicted, -torch.inf).amax(1) + slack
     return IntervalBound(
         site,
         tvd=((change.high.amax(1) - change.low.amin(1)) / 4).tanh(),

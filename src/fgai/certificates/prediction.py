@@ -6,7 +6,8 @@ With u_j = d logits / d w_j, delta changes the logits by sum_j delta_j u_j. For 
     TVD <= tanh(R |(osc u_j)_j|_q / 4),  osc u = max - min over classes
 
 because a change z of the logits changes a softmax by at most tanh(osc z / 4) in TVD. Each head has its own ball, so the
-bounds of the heads are summed. If the model answers for graphs, so are those of the nodes of a graph.
+bounds of the heads are summed. If the model answers for graphs, so are those of the nodes of a graph. For the class,
+the rounding of the logits is subtracted from the gap, a share of |logit| and of R |u|.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch_geometric.data import Data
 from fgai.adversaries.gains import binary_logits
 from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import Norm
+from fgai.certificates.rounding import rounding
 from fgai.devices import to_double
 from fgai.explanations import value_vectors
 from fgai.graph import segment_max, segment_sum
@@ -44,7 +46,7 @@ class PredictionBound:
 def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionBound | None:
     """Bound the effect of the attention of the last layer on the predictions.
 
-    The vectors u_j are gradients of the model, one backward pass per class. A random delta checks linearity.
+    The vectors u_j are gradients of the model, one backward pass per class. Random deltas check linearity.
 
     Args:
         read: Reader of the model, in evaluation mode.
@@ -76,9 +78,12 @@ def prediction_bound(read: Reader, data: Data, norm: Norm = "l1") -> PredictionB
     predicted = logits.argmax(-1)
     own = value.gather(2, predicted[item[target]].view(-1, 1, 1).expand(-1, value.size(1), 1))
     rate = effect(value - own)  # [N, C]
-    gap = logits.gather(1, predicted[:, None]) - logits
+    share = rounding(clean.logits.dtype)
+    gap = logits.gather(1, predicted[:, None]) - logits - share * logits.abs().amax(1, keepdim=True)
     rival = torch.ones_like(gap, dtype=torch.bool).scatter_(1, predicted[:, None], False)
-    radius = torch.where(rival & (rate > 0), gap / rate.clamp(min=torch.finfo(rate.dtype).tiny), torch.inf)
+    slack = share * effect(value.abs().amax(2, keepdim=True))
+    radius = gap.clamp(min=0) / (rate + slack).clamp(min=torch.finfo(rate.dtype).tiny)
+    radius = torch.where(rival & (rate > 0), radius, torch.inf)
     spread = (value.amax(2) - value.amin(2)).unsqueeze(-1)
     return PredictionBound(radius.amin(1), effect(spread)[:, 0])
 

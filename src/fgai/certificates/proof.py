@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from fgai.adversaries import AttentionBall
@@ -59,7 +60,8 @@ class Proof:
 
     def certified(self, budget: float | None = None) -> Tensor:
         """Return where the class is proved not to change, at this budget or at that of `against`; [N]."""
-        return self.budget >= (size_of(self.against) if budget is None else budget)
+        enough = self.budget >= (size_of(self.against) if budget is None else budget)
+        return enough if self.how != "none" else torch.zeros_like(enough)
 
     def shares(self, budget: float | None = None) -> dict[str, float | None]:
         """Return the certified share with the figures that it must be read with.
@@ -69,15 +71,16 @@ class Proof:
 
         Returns:
             `certified` and `certified_and_right`; `accuracy` of the certified classifier, `plain` of the model itself,
-            and `without_links` of the model on the graph without links. None where there are no labels or no items.
+            and `without_links` of the model on the graph without links. All but `certified` are shares of the items
+            with a label (`y` is not negative). None where there are no labels or no items.
         """
         certified, right = self.certified(budget), self._right(self.prediction)
         return {
-            "certified": self._share(certified),
-            "certified_and_right": self._share(None if right is None else certified & right),
-            "accuracy": self._share(right),
-            "plain": self._share(self._right(self.plain)),
-            "without_links": self._share(self._right(self.without_links)),
+            "certified": self._share(certified, self.test),
+            "certified_and_right": self._share(None if right is None else certified & right, self._labelled()),
+            "accuracy": self._share(right, self._labelled()),
+            "plain": self._share(self._right(self.plain), self._labelled()),
+            "without_links": self._share(self._right(self.without_links), self._labelled()),
         }
 
     def curve(self, budgets: Sequence[float] | None = None) -> list[dict[str, float | None]]:
@@ -96,10 +99,10 @@ class Proof:
     def item(self, index: int) -> dict[str, Any]:
         """Return what is proved about one node or pair: the class and its budget, the overlap, how each is known."""
         budget, overlap = self.budget[index].item(), None if self.overlap is None else float(self.overlap[index])
-        right = self._right(self.prediction)
+        label = -1 if self.label is None else int(self.label[index])
         return {
             "prediction": int(self.prediction[index]),
-            "right": None if right is None else bool(right[index]),
+            "right": None if label < 0 else int(self.prediction[index]) == label,
             "budget": budget,
             "how": self.how if budget > 0 else "none",
             "overlap": overlap,
@@ -120,7 +123,9 @@ class Proof:
             return f"Nothing is proved against {phrase(self.against)}: {self.reason}."
         shares, items = self.shares(), "items" if self.test is None else "test items"
         right = shares["certified_and_right"]
-        more = "" if right is None else f", and {right:.1%} are certified and right"
+        labelled, count = self._labelled(), len(self.budget) if self.test is None else int(self.test.sum())
+        among = "" if labelled is None or int(labelled.sum()) == count else "of the labelled ones "
+        more = "" if right is None else f", and {right:.1%} {among}are certified and right"
         share = "an unknown share" if shares["certified"] is None else f"{shares['certified']:.1%}"
         return f"No {phrase(self.against)} can change the class of {share} of the {items}{more} ({self.how})."
 
@@ -182,11 +187,17 @@ class Proof:
         """Return where a prediction is the label; None without labels."""
         return None if prediction is None or self.label is None else prediction == self.label
 
-    def _share(self, mask: Tensor | None) -> float | None:
-        """Return the share of the test items inside a mask."""
+    def _labelled(self) -> Tensor | None:
+        """Return the test items with a label; None without labels."""
+        if self.label is None:
+            return None
+        return self.label >= 0 if self.test is None else (self.label >= 0) & self.test
+
+    def _share(self, mask: Tensor | None, among: Tensor | None) -> float | None:
+        """Return the share of these items inside a mask; of all items if None."""
         if mask is None:
             return None
-        selected = mask if self.test is None else mask[self.test]
+        selected = mask if among is None else mask[among]
         return float(selected.cpu().double().mean()) if len(selected) else None
 
 

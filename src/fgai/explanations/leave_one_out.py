@@ -11,6 +11,7 @@ The terms of the heads are added.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,9 @@ from fgai.explanations.attribution import Attribution, attribution
 from fgai.graph import segment_sum
 
 ALONE = 1e-9  # smallest 1 - a; below it no other edge remains, and the sum becomes 0
-LINEAR = 1e-3  # tolerance of the linearity check, relative to the largest change
+LINEAR = 1e-3  # tolerance of the linearity check, relative to the change of a row
+ROUNDING = 1e-5  # of the terms of a row
+CHANGES = ((0.0, 1.0), (-1.0, 0.0), (-1.0, 1.0), (-30.0, 30.0))  # of weights, for this check: drawn between two ends
 
 
 def class_probs(logits: Tensor) -> Tensor:
@@ -94,7 +97,7 @@ def edge_margins(read: Any, graph: Any, site: str, weight: Tensor, *, linear: bo
     """Return the margin of the predicted class over the second one in the value vector of each edge, [E, H].
 
     The margin of an edge j -> i is d (logit_i,1 - logit_i,2) / d a_ij, in one backward pass over the sum of all rows
-    of logits. None if the logits are not linear in the weights; a random change of the weights checks this. Without
+    of logits. None if the logits are not linear in the weights; random changes of the weights check this. Without
     `linear`, nothing is checked, and the margin is what a small change of the weight gains.
     """
     delta = torch.zeros_like(weight).requires_grad_()
@@ -107,31 +110,46 @@ def edge_margins(read: Any, graph: Any, site: str, weight: Tensor, *, linear: bo
         (margin,) = torch.autograd.grad(_between(clean, first, second).sum(), delta)
     if not linear:
         return to_double(margin)
-    draw = _random_change(weight)
-    with torch.no_grad():
-        moved = class_logits(read(graph, weight_delta={site: draw}).logits)
-        change = _between(moved, first, second) - _between(clean, first, second)
-        expected = segment_sum(draw * margin, target, len(clean)).sum(1)
-    return to_double(margin) if _is_close(change, expected) else None
+
+    def output(change: Tensor) -> Tensor:
+        return _between(class_logits(read(graph, weight_delta={site: change}).logits), first, second)[:, None]
+
+    clean = _between(clean, first, second)[:, None]
+    return to_double(margin) if _is_linear(output, clean, weight, margin.unsqueeze(2), target) else None
 
 
 def _between(logits: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return (logits.gather(1, first[:, None]) - logits.gather(1, second[:, None]))[:, 0]
 
 
-def _random_change(weight: Tensor) -> Tensor:
-    return torch.rand(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype).to(weight.device)
+@torch.no_grad()
+def _is_linear(output: Callable[[Tensor], Tensor], clean: Tensor, weight: Tensor, value: Tensor, row: Tensor) -> bool:
+    """Return whether random changes of the weights change each row of an output as its gradient says.
 
-
-def _is_close(change: Tensor, linear: Tensor) -> bool:
-    return bool((change - linear).abs().max() <= LINEAR * change.abs().max().clamp(min=1e-12))
+    Args:
+        output: The output for a change of the weights; [E, H] -> [N, C].
+        clean: The output without a change, [N, C].
+        weight: The weights, [E, H].
+        value: The gradient, [E, H, C].
+        row: The row that an edge has an effect on, [E].
+    """
+    generator = torch.Generator().manual_seed(0)
+    for low, high in CHANGES:
+        draw = low + (high - low) * torch.rand(weight.shape, generator=generator, dtype=weight.dtype)
+        terms = draw.to(weight.device).unsqueeze(-1) * value
+        moved = output(draw.to(weight.device))
+        change, linear, size = moved - clean, *(segment_sum(t, row, len(clean)).sum(1) for t in (terms, terms.abs()))
+        allowed = LINEAR * change.abs().amax(1) + ROUNDING * torch.maximum(size, clean.abs()).amax(1)
+        if not bool(((change - linear).abs().amax(1) <= allowed).all()):
+            return False
+    return True
 
 
 def value_vectors(read: Any, graph: Any, site: str, weight: Tensor, row: Tensor) -> Tensor | None:
     """Return d logits / d weight of each edge and head, [E, H, C], or None if the logits are not linear in the weights.
 
-    This takes one backward pass per class. A random change of the weights checks linearity. `row` is the row of logits
-    that an edge has an effect on, [E].
+    This takes one backward pass per class. Random changes of the weights check linearity, of both signs and several
+    sizes. `row` is the row of logits that an edge has an effect on, [E].
     """
     delta = torch.zeros_like(weight).requires_grad_()
     with torch.enable_grad():
@@ -141,8 +159,8 @@ def value_vectors(read: Any, graph: Any, site: str, weight: Tensor, row: Tensor)
             return to_double(torch.zeros(*weight.shape, clean.size(1), device=weight.device))
         columns = [torch.autograd.grad(column.sum(), delta, retain_graph=True)[0] for column in clean.T]
     value = torch.stack(columns, dim=2)
-    draw = _random_change(weight)
-    with torch.no_grad():
-        change = class_logits(read(graph, weight_delta={site: draw}).logits) - clean
-        linear = segment_sum(draw.unsqueeze(-1) * value, row, len(clean)).sum(1)
-    return to_double(value) if _is_close(change, linear) else None
+
+    def output(change: Tensor) -> Tensor:
+        return class_logits(read(graph, weight_delta={site: change}).logits)
+
+    return to_double(value) if _is_linear(output, clean, weight, value, row) else None
