@@ -1,15 +1,16 @@
 """Models of one or two GATConv or GATv2Conv layers with a monotone activation between them, as matrices in float64.
 
-A model is recognised by its calls and its output. The activation must map the output of the first layer to the input
-of the second. Both layers are computed again from their matrices (`fgai.certificates.layers`). If the logits agree, the
-model is such a chain. Otherwise `NoBoundError` describes what is not supported.
+A model is recognised by its calls and its output. The features must be the input of the first layer, and the activation
+must map its output to the input of the second. Both layers are computed again from their matrices
+(`fgai.certificates.layers`). If the logits agree up to rounding and a number that all classes share, on the graph and
+on one with other features and fewer links, the model is such a chain. Otherwise `NoBoundError` describes what is not
+supported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,16 @@ from torch_geometric.nn import TransformerConv
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, call_model, eval_mode
 from fgai.certificates.layers import Activation, Layer, LayerCall, identity, match_activation, recorded_calls
+from fgai.certificates.rounding import Reach, Slack
 from fgai.checks import check_logits, expected_rows
 from fgai.devices import to_double
 from fgai.errors import FGAIError
-from fgai.graph import degree, edge_keys, require, segment_sum, stable_sort
+from fgai.graph import degree, delete_edges, edge_keys, require, segment_sum, stable_sort
+from fgai.items import copied
 from fgai.reading import Reading
+
+HALF = (torch.half, torch.bfloat16)
+FAR = 100.0  # the largest feature of the changed graph, relative to that of the graph
 
 
 class NoBoundError(FGAIError, ValueError):
@@ -43,7 +49,8 @@ class Chain:
     normal: Tensor  # [N, H], log of the first layer's sum of exp(score), self-loop included
     pre: Tensor  # [N, H, C], the first layer's output before the activation
     hidden: Tensor  # [N, K], the input of the last layer
-    logits: Tensor  # [N, classes]
+    logits: Tensor  # [N, classes], of the model if it was parsed
+    eps: float = torch.finfo(torch.float).eps  # the precision of the model
 
     @property
     def nodes(self) -> int:
@@ -54,6 +61,16 @@ class Chain:
     def prediction(self) -> Tensor:
         """The predicted class of each node; [N]."""
         return self.logits.argmax(1)
+
+    def slack(self, reach: Reach | None = None, largest: float | None = None) -> Slack:
+        """Return what rounding may change: with the features of the graph, or with others (see `Slack.of`)."""
+        reach = self.reach if reach is None else reach
+        largest = float(self.x.abs().max()) if largest is None else largest
+        return Slack.of(self.first, self.last, self.act, self.eps, reach, largest)
+
+    def reach(self, form: Tensor) -> Tensor:
+        """Return the largest |form . x| over the nodes of the graph; [..., F] -> [...]."""
+        return torch.tensordot(self.x, form.movedim(-1, 0), 1).abs().amax(0)
 
     def projected(self) -> Chain:
         """Return the same chain with the few numbers of each node that the first layer computes as its features."""
@@ -102,19 +119,22 @@ def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain
     """
     with recorded_calls(model) as calls:
         logits = class_logits(model, data, call)
-    _check_supported([call.layer for call in calls], logits, data)
-    links = require(data, "edge_index")
-    x = require(data, "x").detach()
-    x = to_double(x.to_dense() if x.is_sparse else x)
-    links, logits = links[:, links[0] != links[1]].to(x.device), to_double(logits)
-    act = _activation(calls)
-    chain = None if act is None else run_layers([Layer.of(call.layer) for call in calls], act, x, links)
-    if chain is None or not torch.allclose(chain.logits, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
-        raise NoBoundError(
-            f"{type(model).__name__} does more between its attention layers than apply a monotone activation (a norm, "
-            "a residual or other layers); no bound is known for such models"
-        )
-    return chain
+    _check_supported(calls, logits, data)
+    changed = _changed(data)
+    with recorded_calls(model) as again:
+        try:
+            others = class_logits(model, changed, call)
+        except FGAIError as error:
+            raise NoBoundError(f"{type(model).__name__} fails on a graph with other features ({error})") from error
+    act = _activation(calls, again)
+    if act is not None and _takes_features(calls, data) and _takes_features(again, changed):
+        chain, other = _computed(calls, act, data, logits), _computed(again, act, changed, others)
+        if chain is not None and other is not None:
+            return chain
+    raise NoBoundError(
+        f"{type(model).__name__} does more than two attention layers with a monotone activation between them (it "
+        "changes its features first, or has a norm, a residual or other layers); no bound is known for such models"
+    )
 
 
 def attend(layer: Layer, x: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,11 +146,11 @@ def attend(layer: Layer, x: Tensor, source: Tensor, target: Tensor) -> tuple[Ten
     top = segment_max(score, target, nodes).detach()  # a shift of all scores changes nothing
     mass = (score - top[target]).exp()
     total = segment_sum(mass, target, nodes).clamp(min=1e-300)
-    weight, value = mass / total[target], layer.values(x) - layer.shift
+    weight, value = mass / total[target], layer.messages(x)
     heads = [
         segment_sum(weight[:, h, None] * value[:, h][source], target, nodes) for h in range(value.size(1))
     ]  # one after the other: an edge has many values
-    return torch.stack(heads, 1) + layer.shift, total.log() + top
+    return torch.stack(heads, 1) + layer.bias.view_as(layer.value_bias), total.log() + top
 
 
 def segment_max(value: Tensor, index: Tensor, num: int) -> Tensor:
@@ -163,13 +183,57 @@ def run_layers(parts: list[Layer], act: Activation, x: Tensor, links: Tensor) ->
     return Chain(early[0] if early else None, last, act, x, links[0], links[1], normal, pre, hidden, logits)
 
 
-def _activation(calls: list[LayerCall]) -> Activation | None:
-    """Return the activation between two layers, or None if there is another function."""
-    return match_activation(calls[0].out, calls[1].x) if len(calls) == 2 else identity
+def _changed(data: Data) -> Data:
+    """Return the graph without a third of its links, with random features: some rows empty, some entries far away."""
+    links, x = require(data, "edge_index"), require(data, "x").detach()
+    x = x.to_dense() if x.is_sparse else x
+    size, (nodes, width) = float(x.double().square().mean().sqrt()) or 1.0, x.shape
+    features = size * torch.randn(nodes, width, generator=torch.Generator().manual_seed(0))
+    features[::5] = 0.0
+    features[1::5, 0] = FAR * (float(x.abs().max()) or 1.0)
+    features = features.to(x if x.is_floating_point() else features)
+    changed = copied(delete_edges(data, torch.arange(links.size(1), device=links.device) % 3 == 0))
+    changed.x = features.to_sparse() if require(data, "x").is_sparse else features
+    return changed
 
 
-def _check_supported(layers: list[Any], logits: Tensor, data: Data) -> None:
+def _takes_features(calls: list[LayerCall], graph: Data) -> bool:
+    """Return whether the first layer was called with the features of the graph as they are."""
+    given, x = calls[0].x if calls else None, require(graph, "x")
+    if given is None or given.shape != x.shape:
+        return False
+    given, x = (part.to_dense() if part.is_sparse else part for part in (given, x))
+    return torch.equal(given, x.to(given))
+
+
+def _activation(calls: list[LayerCall], again: list[LayerCall]) -> Activation | None:
+    """Return the activation between two layers, or None if there is another function or other layers were called."""
+    if [call.layer for call in calls] != [call.layer for call in again]:
+        return None
+    if len(calls) == 1:
+        return identity
+    act = match_activation(*((first.out, last.x) for first, last in (calls, again)))
+    negative = act is not None and any(bool((first.out < 0).any()) for first, _ in (calls, again))
+    return act if negative else None  # most are the same on what is not negative
+
+
+def _computed(calls: list[LayerCall], act: Activation, graph: Data, logits: Tensor) -> Chain | None:
+    """Return the layers on a graph with the logits of the model; None if these differ by more than rounding."""
+    x, links = require(graph, "x").detach(), require(graph, "edge_index")
+    x = to_double(x.to_dense() if x.is_sparse else x)
+    links = links[:, links[0] != links[1]].to(x.device)
+    chain = run_layers([Layer.of(call.layer) for call in calls], act, x, links)
+    eps = max(torch.finfo(part.dtype).eps for part in (logits, *(call.out for call in calls)))
+    chain, logits = replace(chain, eps=eps), to_double(logits)
+    own, given = (part - part.mean(1, keepdim=True) for part in (chain.logits, logits))
+    slack = chain.slack()
+    near = slack.amount + slack.share * given.abs().amax()
+    return replace(chain, logits=logits) if bool(((own - given).abs() <= near).all()) else None
+
+
+def _check_supported(calls: list[LayerCall], logits: Tensor, data: Data) -> None:
     """Raise `NoBoundError` unless a bound is known for these layers on this graph."""
+    layers = [call.layer for call in calls]
     links = require(data, "edge_index")
     loops = bool((links[0] == links[1]).any())
     if any(isinstance(layer, TransformerConv) for layer in layers):
@@ -188,6 +252,16 @@ def _check_supported(layers: list[Any], logits: Tensor, data: Data) -> None:
         raise NoBoundError("the first layer averages its heads; bounds are known for concatenated heads")
     if any(layer.edge_dim is not None or not isinstance(layer.in_channels, int) for layer in layers):
         raise NoBoundError("a layer has edge features, or separate sources and targets; no bound is known")
+    if not all(call.is_plain for call in calls):
+        raise NoBoundError(
+            "a layer has a residual connection, or is of a class that overrides a method of PyG's layer; no bound is "
+            "known"
+        )
+    if any(part.dtype in HALF for part in (require(data, "x"), logits, *(call.out for call in calls))):
+        raise NoBoundError(
+            "the model computes in half precision, whose rounding no bound includes; certify model.float() on features "
+            "in float32"
+        )
     if not all(0 < layer.negative_slope <= 1 for layer in layers):
         raise NoBoundError("a layer's negative_slope is not above 0 and at most 1; no bound is known")
     if loops and not all(layer.add_self_loops for layer in layers):

@@ -24,8 +24,8 @@ from fgai.adversaries.gains import binary_logits
 from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import Norm
 from fgai.certificates.layers import Activation, Layer, identity, match_activation, recorded_calls
+from fgai.certificates.precision import rounding
 from fgai.certificates.prediction import dual
-from fgai.certificates.rounding import rounding
 from fgai.devices import to_double
 from fgai.graph import segment_max, segment_sum
 from fgai.printing import short_repr
@@ -133,8 +133,10 @@ def _links(read: Reader, data: Data) -> tuple[Reading, dict[str, _Link] | None]:
     links: dict[str, _Link] = {}
     inputs = [call.x for call in calls]
     for site, call, following in zip(sites, calls, [*inputs[1:], reading.logits], strict=True):
-        activation = match_activation(call.out, following)
+        activation = match_activation((call.out, following))
         if not call.is_plain or call.x is None or activation is None:
+            return reading, None
+        if following is not reading.logits and not bool((call.out < 0).any()):  # most are the same without a negative
             return reading, None
         links[site] = _Link(Layer.of(call.layer), call.x, call.out, activation)
     is_chain = links[sites[-1]].activation is identity

@@ -148,6 +148,7 @@ class LayerCall:
             and self.layer.res is None
             and not any(self.inputs.get(name) is not None for name in ("edge_attr", "size"))
             and all(getattr(type(self.layer), method) is getattr(base, method) for method in METHODS)
+            and not any(method in vars(self.layer) for method in METHODS)
             and getattr(self.layer, "lin", self.layer) is not None  # GATConv with separate sources and targets has none
         )
 
@@ -170,12 +171,12 @@ def recorded_calls(model: nn.Module) -> Iterator[list[LayerCall]]:
             hook.remove()
 
 
-def match_activation(out: Any, x: Tensor | None) -> Activation | None:
-    """Return the activation that maps the output of a layer to the input of the next one, or None.
+def match_activation(*pairs: tuple[Any, Tensor | None]) -> Activation | None:
+    """Return the activation that maps each output of a layer to the input of the next one, or None.
 
-    >>> match_activation(torch.tensor([[-1.0, 2.0]]), torch.tensor([[0.0, 2.0]])) is functional.relu
+    >>> match_activation((torch.tensor([[-1.0, 2.0]]), torch.tensor([[0.0, 2.0]]))) is functional.relu
     True
     """
-    if not isinstance(out, Tensor) or x is None or out.shape != x.shape:
+    if not all(isinstance(out, Tensor) and x is not None and out.shape == x.shape for out, x in pairs):
         return None
-    return next((f for f in ACTIVATIONS if torch.equal(f(out), x)), None)
+    return next((f for f in ACTIVATIONS if all(torch.equal(f(out), x) for out, x in pairs)), None)  # pyright: ignore

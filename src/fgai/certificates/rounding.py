@@ -1,26 +1,69 @@
-"""Rounding: how much logits differ if sums are taken in another order, as a share of the largest logit."""
+"""What rounding may change in a model of attention layers, from the sizes of the numbers that are rounded.
+
+A number of size s is computed with an error of about eps s. The scores and values of a layer are sums over its inputs;
+an error of the inputs adds the norm of the weights times it. An error of a score is a relative error of a weight. All
+classes share the weights of a node, so in logit_c* - logit_c = sum_j w_j y_j it changes a share of y_j. An error of
+the values does not cancel in y_j, even where the values themselves do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-5}
-UNITS = 32  # in other precisions: so many times their resolution
+from fgai.certificates.layers import Activation, Layer
 
-
-def rounding(*dtypes: torch.dtype, least: float = 0.0) -> float:
-    """Return the share of a logit that rounding can change in the coarsest of these precisions, at least `least`.
-
-    >>> rounding(torch.float32), rounding(torch.float32, torch.bfloat16)
-    (1e-05, 0.25)
-    """
-    return max(least, *(ROUNDING.get(dtype, UNITS * torch.finfo(dtype).eps) for dtype in dtypes))
+Reach = Callable[[Tensor], Tensor]  # the largest |form . x| over the rows x of a layer's input; [..., F] -> [...]
+UNITS = 8.0  # of eps: sums of many terms lose more than one
 
 
-def precisions(model: nn.Module, x: Tensor) -> set[torch.dtype]:
-    """Return the precisions that a model computes in: of its parameters, of the features and of `torch.autocast`."""
-    kind = x.device.type
-    autocast = {torch.get_autocast_dtype(kind)} if torch.is_autocast_enabled(kind) else set()
-    tensors = (x, *model.parameters())
-    return {tensor.dtype for tensor in tensors if tensor.is_floating_point()} | autocast
+@dataclass(frozen=True)
+class Slack:
+    """What rounding may change: an amount of each value of the last layer, and a share of each weight."""
+
+    amount: float
+    share: float
+
+    @classmethod
+    def of(cls, first: Layer | None, last: Layer, act: Activation, eps: float, reach: Reach, largest: float) -> Slack:
+        """Return the slack of one or two layers.
+
+        Args:
+            first: The first of two layers.
+            last: The last layer.
+            act: The activation between them.
+            eps: The precision of the model.
+            reach: Bounds linear forms of the features.
+            largest: The largest size of a feature.
+        """
+        error = last.value.new_tensor([largest])
+        if first is not None:
+            score, value = _sizes(first, reach, error)
+            error = ((1 + score[:, None]) * value).flatten()
+            most = torch.maximum(value, act(value)).flatten()
+            reach = lambda form: form.abs() @ most  # noqa: E731
+        score, value = _sizes(last, reach, error)
+        return cls(UNITS * eps * float(value.max()), UNITS * eps * (1 + float(score.max())))
+
+    def below(self, y: Tensor) -> Tensor:
+        """Return y, differences of values, less what rounding may change.
+
+        >>> Slack(0.5, 0.25).below(torch.tensor([4.0, -4.0]))
+        tensor([ 2.5000, -5.5000])
+        """
+        return y - self.amount - self.share * y.abs()
+
+
+def _sizes(layer: Layer, reach: Reach, error: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sizes of the scores, [H], and of the values, [H, C], if the inputs have these errors in eps."""
+
+    def size(form: Tensor) -> Tensor:
+        return reach(form) + (form * error).norm(dim=-1)
+
+    score = size(layer.source) + size(layer.target)
+    if layer.att is not None:
+        score = ((score + layer.inner.abs()) * layer.att.abs()).sum(1)
+    return score, size(layer.value) + layer.shift.abs()

@@ -41,7 +41,7 @@ from fgai.adversaries.typed import separate_pairs
 from fgai.calling import Call, call_model, eval_mode, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
 from fgai.certificates.linked import logits_of_parts
-from fgai.certificates.rounding import precisions, rounding
+from fgai.certificates.precision import precisions, rounding
 from fgai.checks import refuse_cached
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require

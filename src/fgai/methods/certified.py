@@ -80,10 +80,8 @@ class WorstCase:
             check_features(chain, injection)
         except NoBoundError as error:
             raise SettingError(f"certified training is not possible: {error}") from error
-        first, last = (names[one.layer] for one in calls)
-        links = torch.stack([chain.source, chain.target]).to(
-            device
-        )  # a chain is on the CPU if the device has no float64
+        first, last = (names[one.layer] for one in calls[:2])
+        links = torch.stack([chain.source, chain.target]).to(device)  # a chain may be on the CPU, where float64 is
         x = chain.x.to(next(model.parameters()))
         return cls((first, last), chain.act, x, links, chain.prediction.to(device), injection)
 
