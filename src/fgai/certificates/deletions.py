@@ -16,6 +16,8 @@ so each channel changes by at most the sum of the q largest positive (or negativ
 weights), and stays in the range of the values. This box bounds each score s_j and the term of the self-loop, and S by
 the worst case of each term. In GAT, s_j = leaky(p_j + D), and h_v affects D only. The range of D is split into cells,
 and S may be divided by exp(kappa D) for any kappa, which cancels common factors: kappa = 1 and kappa = slope are tried.
+
+The model rounds, so each y_j is lowered by what rounding may change (`fgai.certificates.rounding`).
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from torch import Tensor
 
 from fgai.certificates.chain import Chain, segment_max
 from fgai.certificates.layers import Layer
+from fgai.certificates.rounding import Slack
 from fgai.graph import degree, segment_sum
 
-SLACK = 1e-4  # relative to the sizes of all terms: the model itself runs in single precision
 CELLS = 8
 PART = 2**16  # edges at once: each has 64 numbers and more
 
@@ -47,16 +49,17 @@ class Exponents:
 def certified_under_deletions(chain: Chain, links: int) -> Tensor:
     """Return where no deletion of `links` links of the node changes its class; [N]."""
     certified = torch.zeros(chain.nodes, dtype=torch.bool, device=chain.x.device)
+    slack = chain.slack()
     for nodes, places, part in chain.projected().parts(PART):
-        certified[nodes] = _least_margin(part, links)[places] > SLACK
+        certified[nodes] = _least_margin(part, links, slack)[places] > 0
     loops = all(layer.loops for layer in (chain.first, chain.last) if layer is not None)
     return certified if loops else certified & (degree(chain.target, chain.nodes) > links)  # a link must remain
 
 
-def _least_margin(chain: Chain, links: int) -> Tensor:
-    """Return the least relative margin of each node over all cells; [N]."""
+def _least_margin(chain: Chain, links: int, slack: Slack) -> Tensor:
+    """Return the least margin of each node over all cells; [N]."""
     low, high = _states(chain, links)
-    own_y, edge_y = own_values(chain, low, high), edge_values(chain, chain.prediction)
+    own_y, edge_y = (slack.below(y) for y in (own_values(chain, low, high), edge_values(chain, chain.prediction)))
     margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=chain.x.device)
     for options in _cells(chain, low, high):
         best = torch.stack([_margin(chain, option, edge_y, own_y, links) for option in options]).amax(0)
@@ -181,18 +184,15 @@ def _gatv2(chain: Chain, low: Tensor, high: Tensor) -> Exponents:
 
 
 def _margin(chain: Chain, at: Exponents, edge_y: Tensor, own_y: Tensor, links: int) -> Tensor:
-    """Return the least S over all deletions, relative to the sum of the sizes of its terms; [N]."""
+    """Return the least S over all deletions and classes, up to a positive factor; [N]."""
     target, nodes = chain.target, chain.nodes
     top = segment_max(at.high, target, nodes)
     top = torch.maximum(top, at.own_high) if chain.last.loops else top
     term = least_term(at.low - top[target], at.high - top[target], edge_y)
     total = segment_sum(term, target, nodes) + sum_most_negative(-term, target, nodes, links)
-    size = segment_sum(term.abs(), target, nodes)
     if chain.last.loops:
-        own = least_term(at.own_low - top, at.own_high - top, own_y)
-        total, size = total + own, size + own.abs()
-    relative = total / size.clamp(min=1e-300)
-    return relative.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
+        total = total + least_term(at.own_low - top, at.own_high - top, own_y)
+    return total.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
 
 
 def least_term(low: Tensor, high: Tensor, y: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fgai.certificates.chain import Chain, segment_max
-from fgai.certificates.deletions import CELLS, SLACK, least_term, least_values, span
+from fgai.certificates.deletions import CELLS, least_term, least_values, span
 from fgai.certificates.layers import Layer
 from fgai.graph import degree, segment_sum
 
@@ -28,12 +28,15 @@ def certified_under_features(chain: Chain, radius: float) -> Tensor:
     if chain.first is not None:
         low, high = (chain.act(end).flatten(1) for end in mean_bounds(chain.first, low, high, chain))
     last, source, target = chain.last, *_ends(chain.last, chain)
-    y = least_values(last, chain.prediction[target], low[source], high[source])
+    slack = chain.slack(
+        lambda form: chain.reach(form) + radius * form.abs().sum(-1), float(chain.x.abs().max()) + radius
+    )
+    y = slack.below(least_values(last, chain.prediction[target], low[source], high[source]))
     margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=low.device)
     for options in _cells(last, low, high, source, target):
         best = torch.stack([_margin(chain, *option, y, target) for option in options]).amax(0)
         margin = torch.minimum(margin, best)
-    return margin > SLACK
+    return margin > 0
 
 
 def mean_bounds(layer: Layer, low: Tensor, high: Tensor, chain: Chain) -> tuple[Tensor, Tensor]:
@@ -98,11 +101,10 @@ def _cells(
 
 
 def _margin(chain: Chain, low: Tensor, high: Tensor, y: Tensor, target: Tensor) -> Tensor:
-    """Return the least S, relative to the sum of the sizes of its terms; [N]."""
+    """Return the least S over all classes, up to a positive factor; [N]."""
     top = segment_max(high, target, chain.nodes)[target]
-    term = least_term(low - top, high - top, y)
-    total, size = (segment_sum(part, target, chain.nodes) for part in (term, term.abs()))
-    return (total / size.clamp(min=1e-300)).scatter(1, chain.prediction[:, None], torch.inf).amin(1)
+    total = segment_sum(least_term(low - top, high - top, y), target, chain.nodes)
+    return total.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
 
 
 def _ends(layer: Layer, chain: Chain) -> tuple[Tensor, Tensor]:

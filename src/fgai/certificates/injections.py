@@ -23,13 +23,15 @@ import torch
 from torch import Tensor
 
 from fgai.certificates.chain import Chain, NoBoundError, segment_max
-from fgai.certificates.deletions import SLACK, edge_values, least_term, least_values, span, sum_most_negative
+from fgai.certificates.deletions import edge_values, least_term, least_values, span, sum_most_negative
 from fgai.certificates.layers import Layer
 from fgai.certificates.perturbation_sets import Injection
+from fgai.certificates.rounding import Slack
 from fgai.graph import degree, segment_sum
 from fgai.topk import effective_k
 
 CELLS, FINE = 16, 64  # cells of D, and of an injected node's score
+NEAR = 1e-4  # scores that differ by less, relative to their sizes, may rank in any order
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class StateBounds:
     high: Tensor  # [H, C]
     score: tuple[float, float]  # of p in the last layer
     shared: tuple[float, float]  # of D
-    margin: Tensor  # [FINE, C, C], the least y of class c against c', by cell of p, at most 0
+    margin: Tensor  # [FINE, C, C], the least y of class c against c' less `slack`, by cell of p, at most 0
+    slack: Slack
 
     @classmethod
     def of(cls, chain: Chain, injection: Injection) -> StateBounds:
@@ -56,7 +59,9 @@ class StateBounds:
         worst = span(forms, least[None], most[None])[1][0] - (shift[:, None] - shift)  # [L, C, C]
         start = torch.linspace(*p, FINE + 1, dtype=q.dtype, device=q.device)[:-1]
         line = slopes[:, None, None, None] * start[:, None, None] - worst[:, None]
-        return cls(low, high, p, d, line.amax(0).clamp(max=0))
+        reach = lambda form: torch.maximum(support(form, injection), support(-form, injection))  # noqa: E731
+        slack = chain.slack(reach, max(map(abs, injection.box)))  # the box contains the features of the graph
+        return cls(low, high, p, d, slack.below(line.amax(0)).clamp(max=0), slack)
 
     def term(self, last: Layer, d: Tensor, kappa: float, prediction: Tensor, top: Tensor) -> Tensor:
         """Return the least exp(leaky(p + D) - kappa D - top) y of one injected node, at most 0; [N, C]."""
@@ -76,7 +81,7 @@ def certified_under_injection(chain: Chain, injection: Injection) -> Tensor:
     low, high = injected_states(chain, first, bounds, injection)
     p_low, p_high = (end.clamp(*bounds.score) for end in span(last.source[0], low, high))
     d_low, d_high = (end.clamp(*bounds.shared) for end in span(last.target[0], low, high))
-    own_y = least_values(last, chain.prediction, low, high)
+    own_y = bounds.slack.below(least_values(last, chain.prediction, low, high))
     margin = torch.full((chain.nodes,), torch.inf, dtype=torch.double, device=chain.x.device)
     for i in range(CELLS):
         d = [d_low + (d_high - d_low) * (i + j) / CELLS for j in (0, 1)]
@@ -84,7 +89,7 @@ def certified_under_injection(chain: Chain, injection: Injection) -> Tensor:
             _margin(chain, injection, bounds, (p_low, p_high), own_y, (low, high), d, k) for k in (1.0, last.slope)
         ]
         margin = torch.minimum(margin, torch.stack(options).amax(0))
-    return margin > SLACK
+    return margin > 0
 
 
 def certified_members(chain: Chain, injection: Injection, k: int) -> Tensor:
@@ -95,7 +100,7 @@ def certified_members(chain: Chain, injection: Injection, k: int) -> Tensor:
     score, target, nodes = chain.hidden @ last.source[0], chain.target, chain.nodes
     p = score[chain.source]
     all_nodes = torch.arange(nodes, device=target.device)
-    near = SLACK * (1 + score.abs().max() + max(map(abs, bounds.shared)))
+    near = NEAR * (1 + score.abs().max() + max(map(abs, bounds.shared)))
     strongest = bounds.score[1] + near
     above = at_least(p, target, p - near, target, nodes) - 1  # old neighbours that may rank before it, also by rounding
     worst = above + (p_high[target] + near >= p).long() + injection.nodes * (strongest >= p).long()
@@ -199,7 +204,7 @@ def _margin(
     cell: list[Tensor],
     kappa: float,
 ) -> Tensor:
-    """Return the least S in a cell of D, relative to the sum of the sizes of the old terms; [N]."""
+    """Return the least S over all classes in a cell of D, up to a positive factor; [N]."""
     last, source, target, nodes = chain.last, chain.source, chain.target, chain.nodes
 
     def ends(low: Tensor, high: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,21 +214,20 @@ def _margin(
     p, loop = (chain.hidden @ last.source[0])[source], torch.arange(nodes, device=source.device)
     edge, mine = ends(p, p, target), ends(*own, loop)
     top = torch.maximum(segment_max(edge[1], target, nodes), mine[1])
-    edge_y = edge_values(chain, chain.prediction)
+    edge_y = bounds.slack.below(edge_values(chain, chain.prediction))
     term = least_term(edge[0] - top[target], edge[1] - top[target], edge_y)
     own_term = least_term(mine[0] - top, mine[1] - top, own_y)
     total = segment_sum(term, target, nodes) + own_term
     if injection.neighbours:
         touched = ends(torch.minimum(own[0][source], p), torch.maximum(own[1][source], p), target)
-        y = least_values(last, chain.prediction[target], states[0][source], states[1][source])
+        y = bounds.slack.below(least_values(last, chain.prediction[target], states[0][source], states[1][source]))
         worst = least_term(touched[0] - top[target], touched[1] - top[target], torch.minimum(y, edge_y))
         total = total + sum_most_negative(worst - term, target, nodes, injection.neighbours)
     # exp(leaky(p + D) - kappa D) decreases in D for kappa = 1 and increases for kappa = slope
     total = total + injection.nodes * bounds.term(
         last, cell[0] if kappa == 1.0 else cell[1], kappa, chain.prediction, top
     )
-    relative = total / (segment_sum(term.abs(), target, nodes) + own_term.abs()).clamp(min=1e-300)
-    return relative.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
+    return total.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
 
 
 def _ends(span: tuple[Tensor, Tensor]) -> tuple[float, float]:
