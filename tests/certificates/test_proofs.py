@@ -12,6 +12,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 from torch_geometric.utils import erdos_renyi_graph
 
 from fgai import AttentionBall, backbones, datasets, read
+from fgai.attention import Attention
 from fgai.certificates import (
     Certificate,
     Deletions,
@@ -98,6 +99,36 @@ def test_deletions_in_one_layer_are_exact():
                 assert [bool(proof.budget[node] >= q) for q in (1, 2)] == [
                     not falls(model, data, node, q) for q in (1, 2)
                 ]
+
+
+@pytest.mark.parametrize("offset", [3e3, 1e5])
+@torch.no_grad()
+def test_a_large_part_that_all_values_share_counts_in_the_rounding(offset):
+    """The classes differ by less than the last digits of their logits, and the scores are as large."""
+    torch.manual_seed(0)
+    certified = fell = 0
+    for _ in range(6):
+        model, data = GATConv(4, 2).eval(), graph(nodes=20)
+        model.lin.weight.data[1] = model.lin.weight.data[0] + 0.05 * torch.randn(4)
+        model.lin.weight.data[:, 0], data.x[:, 0] = offset, 1.0
+        budget = certify(model, data, against=Deletions(1)).budget
+        broken = torch.tensor([falls(model, data, node, 1) for node in range(20)])
+        assert not (broken & (budget >= 1)).any()
+        for against in (Features(1e-9), Deletions(1)):
+            proof = certify(model, data, against=against)
+            assert torch.equal(proof.prediction, model(data.x, data.edge_index).argmax(1))
+        certified, fell = certified + int((budget >= 1).sum()), fell + int(broken.sum())
+    assert fell > 0 and (certified > 0) == (offset < 1e4)
+
+
+@torch.no_grad()
+def test_rounding_hides_in_no_value_that_features_or_injections_change():
+    torch.manual_seed(0)
+    for offset, some in ((0.0, True), (1e7, False)):
+        model, data = Two(GATConv, scale=0.1).eval(), graph(low=0.2, high=0.6)
+        model.two.bias.data += offset + torch.tensor([1.0, 0.5, 0.0])
+        for against in (Features(0.001), Injection(1, box=(0.2, 0.6)), Deletions(1)):
+            assert bool(certify(model, data, against=against).certified().any()) == some
 
 
 @torch.no_grad()
@@ -235,6 +266,36 @@ def test_an_injection_never_costs_more_members_than_the_order_allows(loops):
                 assert (kept[victims] >= promised[victims] - 1e-9).all()
                 tight |= bool(((kept == promised) & (kept < 1))[victims].any())
     assert tight
+
+
+@torch.no_grad()
+def test_neighbours_that_differ_by_rounding_only_may_change_places():
+    """Their scores differ less where the leaky ReLU is flat, and single precision swaps them there."""
+    fell = 0
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model, x = Two(GATConv, scale=0.0).eval(), (torch.rand(1, 4) + 1e-6 * torch.randn(13, 4)).clamp(0, 1)
+        links = torch.stack([torch.arange(1, 13), torch.zeros(12, dtype=torch.long)])
+        data = Data(x=x, edge_index=torch.cat([links, links.flip(0)], dim=1))
+        clean = read(model, data).explanation
+        promised = ordered_overlap(clean, 5, 1)[0]
+        for row in torch.randint(0, 2, (4, 1, 4)).float():
+            now = read(model, add_nodes(data, row, torch.tensor([[13, 0], [0, 13]]))).explanation
+            kept = float(top_overlap(clean, now, 5)[0])
+            assert kept >= promised - 1e-9
+            fell += kept < 0.6 - 1e-9  # what the order of exact scores allows
+    assert fell > 0
+
+
+def test_members_close_to_the_first_that_is_none_are_not_promised():
+    def promised(*weight):
+        links = torch.stack([torch.arange(len(weight)), torch.full((len(weight),), 9)])
+        return float(ordered_overlap(Attention(torch.tensor(weight)[:, None], links, num_targets=10), 2, 1)[9])
+
+    assert promised(0.4, 0.3, 0.2, 0.1) == 0.5
+    assert promised(0.3, 0.3, 0.3, 0.1) == promised(0.4, 0.25 + 1e-6, 0.25, 0.1) == 0.0
+    assert promised(0.3, 0.3, 0.2, 0.2) == 0.5  # both are members
+    assert promised(0.5, 0.5) == 0.5
 
 
 @torch.no_grad()

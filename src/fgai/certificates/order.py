@@ -14,6 +14,10 @@ the top k then t >= 1 and V_k >= 1 - m / k as well. If new nodes are linked to e
 GATv2Conv and TransformerConv have no such order, because the state of v affects each neighbour's score differently.
 The statement is about scores: weights that underflow to 0 in single precision are tied.
 
+Rounding. Scores that are close may swap in single precision. An entry leaves the top k of the old entries only for one
+close to it, so both are close to the k-th weight: at most as many are lost as are close on either side. A self-loop
+that is close counts as one outside of the top k.
+
 Clones. In one layer of any attention without edge features, a new node with the features of v's neighbour j has j's
 score. m clones of the strongest neighbour, of weight w, have weight m w / (1 + m w) together and rank before each
 member of the top k with a lower weight. So for k >= 2 no node with k neighbours or more has V_k = 1, unless all weights
@@ -29,6 +33,8 @@ from fgai.attention import Attention
 from fgai.errors import SettingError
 from fgai.graph import degree, segment_max, segment_sum
 from fgai.topk import effective_k, topk_mask
+
+NEAR = 1e-4  # relative to the k-th weight
 
 
 def ordered_overlap(attention: Attention, k: int, nodes: int, neighbours: int = 0) -> Tensor:
@@ -51,11 +57,16 @@ def ordered_overlap(attention: Attention, k: int, nodes: int, neighbours: int = 
         raise SettingError(f"the attention has {attention.weight.size(1)} heads; their mean need not keep its order")
     attention = attention.double()
     source, target, num = attention.source, attention.target, attention.num_targets
-    member = topk_mask(attention.weight[:, 0], target, num, k)
-    loop = source == target
+    weight = attention.weight[:, 0]
+    member = topk_mask(weight, target, num, k)
+    least = -segment_max(torch.where(member, -weight, -torch.inf), target, num)[target]
+    near = (weight - least).abs() <= NEAR * least
     size = degree(target, num)
-    loose = segment_sum(loop.long(), target, num) - segment_sum((loop & member).long(), target, num)
-    movers = nodes + neighbours + loose
+    inside, outside = (segment_sum((near & part).long(), target, num) for part in (member, ~member))
+    swapped = torch.minimum(inside, outside)
+    sure = member & ~(near & (swapped > 0)[target])
+    loose = segment_sum(((source == target) & ~sure).long(), target, num)
+    movers = nodes + neighbours + loose + swapped
     crowded = (size + nodes - k).clamp(min=0)  # if all entries are members, only as many are lost as exceed k
     lost = torch.where(size <= k, torch.minimum(movers, crowded), movers)
     return (1 - lost / effective_k(k, size).double()).clamp(min=0)
