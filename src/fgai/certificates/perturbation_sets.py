@@ -57,7 +57,8 @@ class Deletions:
 class Injection:
     """At most `nodes` new nodes with features in `box`, linked to the certified node and at most `neighbours` others.
 
-    Links between new nodes, and from new nodes to nodes that are not neighbours of the certified node, do not count.
+    Links between new nodes, and from new nodes to nodes that are not neighbours of the certified node, do not count. A
+    new node has at most one link to each node in each direction: parallel links would count as several new nodes.
 
     Args:
         nodes: Number of new nodes.
