@@ -20,7 +20,7 @@ from torch_geometric.nn import TransformerConv
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, call_model, eval_mode
 from fgai.certificates.layers import Activation, Layer, LayerCall, identity, match_activation, recorded_calls
-from fgai.certificates.rounding import Reach, Slack
+from fgai.certificates.rounding import LargestForm, Slack
 from fgai.checks import check_logits, expected_rows
 from fgai.devices import to_double
 from fgai.errors import FGAIError
@@ -62,7 +62,7 @@ class Chain:
         """The predicted class of each node; [N]."""
         return self.logits.argmax(1)
 
-    def slack(self, reach: Reach | None = None, largest: float | None = None) -> Slack:
+    def slack(self, reach: LargestForm | None = None, largest: float | None = None) -> Slack:
         """Return what rounding may change: with the features of the graph, or with others (see `Slack.of`)."""
         reach = self.reach if reach is None else reach
         largest = float(self.x.abs().max()) if largest is None else largest

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fgai.certificates.layers import Activation, Layer
 
-Reach = Callable[[Tensor], Tensor]  # the largest |form . x| over the rows x of a layer's input; [..., F] -> [...]
+LargestForm = Callable[[Tensor], Tensor]  # the largest |form . x| over the rows x of a layer's input; [..., F] -> [...]
 UNITS = 8.0  # of eps: sums of many terms lose more than one
 
 
@@ -28,7 +28,9 @@ class Slack:
     share: float
 
     @classmethod
-    def of(cls, first: Layer | None, last: Layer, act: Activation, eps: float, reach: Reach, largest: float) -> Slack:
+    def of(
+        cls, first: Layer | None, last: Layer, act: Activation, eps: float, reach: LargestForm, largest: float
+    ) -> Slack:
         """Return the slack of one or two layers.
 
         Args:
@@ -57,7 +59,7 @@ class Slack:
         return y - self.amount - self.share * y.abs()
 
 
-def _sizes(layer: Layer, reach: Reach, error: Tensor) -> tuple[Tensor, Tensor]:
+def _sizes(layer: Layer, reach: LargestForm, error: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sizes of the scores, [H], and of the values, [H, C], if the inputs have these errors in eps."""
 
     def size(form: Tensor) -> Tensor:
