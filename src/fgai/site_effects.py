@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.attention import Attention, explaining_sites
+from fgai.graph import require
 from fgai.rows import with_values
 from fgai.typed import is_typed
 
@@ -66,8 +67,12 @@ def _same_at(site: str, one: Any, other: Any) -> bool:
 
 
 def _with_other_features(graph: Data) -> Data:
-    other, x = copy.copy(graph), graph.x
-    other.x = with_values(x := x.coalesce(), x.values() + _noise(x.values())) if x.is_sparse else x + _noise(x)
+    other, x = copy.copy(graph), require(graph, "x")
+    if x.is_sparse:
+        x = x.coalesce()
+        other.x = with_values(x, x.values() + _noise(x.values()))
+    else:
+        other.x = x + _noise(x)
     return other
 
 

@@ -232,7 +232,7 @@ def test_a_killed_run_with_another_model_loses_no_row_and_mixes_no_models(tmp_pa
     assert len({row.model_sha256 for row in store.rows(cell)}) == 2 and not store.finished(cell)
     assert run(ONE, tmp_path, settings=more) == [cell]
     assert {row.attack for row in store.rows(cell)} == {"none", "injection-20x20", "single-1"}
-    assert len({row.model_sha256 for row in store.rows(cell)}) == 1 and store.finished(cell, more.attacks)
+    assert len({row.model_sha256 for row in store.rows(cell)}) == 1 and store.finished(cell, ("single-1",))
 
 
 def test_rows_of_an_attack_that_is_not_registered_break_nothing(tmp_path):
