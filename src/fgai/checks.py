@@ -263,8 +263,8 @@ def _are_probabilities(logits: Tensor) -> bool:
 
 
 def _are_sigmoids(logits: Tensor, trained: bool) -> bool:
-    """Return whether many logits lie in [0, 1] and are not all equal; of an untrained model, on both sides of 1/2."""
-    if len(logits) < MANY_ROWS:
+    """Return whether many single logits lie in [0, 1] and differ; of an untrained model, on both sides of 1/2."""
+    if len(logits) < MANY_ROWS or logits.numel() > len(logits):
         return False
     low, high = map(float, logits.aminmax())
     return 0 <= low < high <= 1 and (trained or low < 0.5 < high)

@@ -27,6 +27,7 @@ from fgai.errors import FGAIError
 from fgai.graph import degree, delete_edges, edge_keys, require, segment_sum, stable_sort
 from fgai.items import copied
 from fgai.reading import Reading
+from fgai.rows import with_values
 
 HALF = (torch.half, torch.bfloat16)
 FAR = 100.0  # the largest feature of the changed graph, relative to that of the graph
@@ -186,14 +187,21 @@ def run_layers(parts: list[Layer], act: Activation, x: Tensor, links: Tensor) ->
 def _changed(data: Data) -> Data:
     """Return the graph without a third of its links, with random features: some rows empty, some entries far away."""
     links, x = require(data, "edge_index"), require(data, "x").detach()
-    x = x.to_dense() if x.is_sparse else x
-    size, (nodes, width) = float(x.double().square().mean().sqrt()) or 1.0, x.shape
-    features = size * torch.randn(nodes, width, generator=torch.Generator().manual_seed(0))
-    features[::5] = 0.0
-    features[1::5, 0] = FAR * (float(x.abs().max()) or 1.0)
-    features = features.to(x if x.is_floating_point() else features)
+    x = x.coalesce() if x.is_sparse else x
+    values = x.values() if x.is_sparse else x
+    row = x.indices()[0] if x.is_sparse else torch.arange(len(x), device=x.device)
+    size, most = float(to_double(values).square().mean().sqrt()) or 1.0, float(values.abs().max()) or 1.0
+    features = size * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values.device)
+    features[row % 5 == 0] = 0.0
+    if x.is_sparse:  # the same entries are stored, so that wide features stay small; the first of a row is far away
+        first = torch.ones_like(row, dtype=torch.bool)
+        first[1:] = row[1:] != row[:-1]
+        features[(row % 5 == 1) & first] = FAR * most
+    else:
+        features[row % 5 == 1, 0] = FAR * most
+    features = features.to(values if values.is_floating_point() else features)
     changed = copied(delete_edges(data, torch.arange(links.size(1), device=links.device) % 3 == 0))
-    changed.x = features.to_sparse() if require(data, "x").is_sparse else features
+    changed.x = with_values(x, features) if x.is_sparse else features
     return changed
 
 
