@@ -247,10 +247,11 @@ def is_local(voted: Voted, data: Data, call: Call | None = None) -> bool:
 
 def _far_rows(x: Tensor, rows: int) -> Tensor:
     """Return random features, each two rows at one of `SCALES`, more above the range of the features than below."""
-    low, high = (float(end) for end in (x.to_dense().aminmax() if x.is_sparse else x.aminmax()))
+    low, high = (float(end) for end in (x.coalesce().values() if x.is_sparse else x).aminmax())
+    low, high = (min(low, 0.0), max(high, 0.0)) if x.is_sparse else (low, high)
     scale = torch.tensor(SCALES).repeat_interleave(2).repeat(rows // 2)[:rows, None]
     place = torch.rand(rows, x.size(1), generator=torch.Generator().manual_seed(0))
-    largest = torch.finfo(x.dtype).max / 4
+    largest = min(torch.finfo(one).max for one in (x.dtype, place.dtype) if one.is_floating_point) / 4
     return (low + (high - low or 1.0) * scale * (3 * place - 1)).clamp(-largest, largest).to(x)
 
 
