@@ -214,10 +214,11 @@ def frozen_params(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _refused_writes(model: nn.Module, graph: Graph) -> Iterator[None]:
-    """Raise `CallError` if a tensor of the graph was written in place inside a `with` block."""
+    """Raise `CallError` if a dense tensor of the graph was written in place inside a `with` block."""
     stores = graph.stores if isinstance(graph, Data | HeteroData) else ()
     tensors = [(name, value) for store in stores for name, value in store.items() if isinstance(value, Tensor)]
-    versions = [(name, value, value._version) for name, value in tensors if not value.is_inference()]
+    dense = [(name, value) for name, value in tensors if value.layout == torch.strided and not value.is_inference()]
+    versions = [(name, value, value._version) for name, value in dense]
     yield
     if written := sorted({name for name, value, version in versions if value._version != version}):
         raise CallError(
