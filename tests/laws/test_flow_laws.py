@@ -32,7 +32,7 @@ class Flipping(Net):
 @pytest.fixture(name="pairs", params=["directed", "undirected"])
 def _pairs(request):
     """A graph of community for each flow: both models compute the same function on theirs."""
-    graph = community()
+    graph = community().clone()
     if request.param == "directed":
         graph.edge_index = graph.edge_index[:, torch.rand(graph.num_edges, generator=torch.Generator()) < 0.6]
     other = graph.clone()
@@ -77,7 +77,7 @@ def test_the_mask_of_an_explainer_does_not_depend_on_how_the_flow_is_written(pai
 
 
 def test_a_model_that_reverses_the_edges_itself_is_noted():
-    graph = community()
+    graph = community().clone()
     graph.edge_index = graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]]
     tested = fgai.measure_faithfulness(Flipping().eval(), graph, nodes=20)
     assert any("not edges of the graph" in note for note in tested.notes)
