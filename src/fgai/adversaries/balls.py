@@ -240,8 +240,8 @@ class FeatureBall:
                 value = gain(Perturbation(x_delta=delta).read(read, graph))
                 (slope,) = gradients(value, [delta])
                 best.offer(Perturbation(x_delta=delta.detach()), value)
-                way = _direction(slope.reshape(-1, 1), row, x.size(0), self.norm).view(values.shape)
-                delta = project(delta.detach() + _step_length(self.radius, number, self.steps) * way)
+                direction = _direction(slope.reshape(-1, 1), row, x.size(0), self.norm).view(values.shape)
+                delta = project(delta.detach() + _step_length(self.radius, number, self.steps) * direction)
         best.evaluate(Perturbation(x_delta=delta))
         return best.reading()
 

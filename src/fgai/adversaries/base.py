@@ -60,7 +60,6 @@ def check_adversary(value: Any) -> None:
 
 
 ADVERSARIES: Registry[Any] = Registry("adversary")
-OWN_GAIN = "the gain of the call"  # the objective of a member that maximises no surrogate
 OVERFLOW = (
     "under attack the gain is not finite: the attack reached an input on which the logits or the attention "
     "overflow, so no distance can be measured. The model is broken there, not stable: bound its logits, or attack it "

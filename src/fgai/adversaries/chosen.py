@@ -14,8 +14,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.adam import Adam
-from fgai.adversaries.base import ADVERSARIES, OWN_GAIN, Adversary, Best, Gain
-from fgai.adversaries.gains import CLASS_PREFIX, GAINS, binary_logits, check_surrogates
+from fgai.adversaries.base import ADVERSARIES, Adversary, Best, Gain
+from fgai.adversaries.gains import CLASS_PREFIX, binary_logits, check_surrogates, objectives
 from fgai.adversaries.injection import InjectionSite, NodeInjection
 from fgai.adversaries.perturbation import AttackResult
 from fgai.adversaries.rewiring import EdgeRewiring
@@ -94,8 +94,8 @@ class ChosenInjection:
         with torch.no_grad():
             clean = read(graph).detach()
         best, sites = Best(read, graph, gain, clean), _Sites(graph, clean)
-        objectives = {OWN_GAIN: gain, **self._objectives(clean)}
-        starts = list(product(self._starting(read, sites), objectives.items()))
+        goals = objectives(gain, clean, self._surrogates(clean))
+        starts = list(product(self._starting(read, sites), goals.items()))
         schedules = chain(product((False,), self.schedules), product((True,), self.adam))
         for adam, (steps, step) in schedules:
             ascents = [
@@ -115,11 +115,11 @@ class ChosenInjection:
                 self.nodes, edges, box=self.box, seed=self.seed, links=links, features=self.features, steps=0
             )
 
-    def _objectives(self, clean: Reading) -> dict[str, Gain]:
-        """Return the surrogates by name, with one gain per class for `class:*`."""
+    def _surrogates(self, clean: Reading) -> list[str]:
+        """Return the names of the surrogates, with one for each class in place of `class:*`."""
         classes = [f"{CLASS_PREFIX}{label}" for label in range(binary_logits(clean).size(1))]
         names = [classes if name == ALL_CLASSES else [name] for name in self.surrogates]
-        return {name: GAINS[name](clean) for name in chain.from_iterable(names)}
+        return list(chain.from_iterable(names))
 
     def _starting(self, read: Reader, sites: _Sites) -> list[NodeInjection]:
         """Return the members, with those of `unit-sum` if the model normalises rows."""
@@ -243,8 +243,7 @@ class WorstOf:
         with torch.no_grad():
             clean = read(graph).detach()
         best = Best(read, graph, gain, clean)
-        objectives = {OWN_GAIN: gain, **{name: GAINS[name](clean) for name in self.surrogates}}
-        for member, (name, objective) in product(self.members, objectives.items()):
+        for member, (name, objective) in product(self.members, objectives(gain, clean, self.surrogates).items()):
             with suppress(NotDifferentiableError):  # the gain of the call may have no gradient
                 result = _with_seed(member, self.seed)(read, graph, objective)
                 best.evaluate(result.perturbation, f"{name}, {result.found_by or type(member).__name__}")

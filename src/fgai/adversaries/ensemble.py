@@ -11,8 +11,8 @@ from operator import attrgetter
 import torch
 from torch_geometric.data import Data
 
-from fgai.adversaries.base import ADVERSARIES, OWN_GAIN, Best, Gain
-from fgai.adversaries.gains import GAINS, check_surrogates
+from fgai.adversaries.base import ADVERSARIES, Best, Gain
+from fgai.adversaries.gains import check_surrogates, objectives
 from fgai.adversaries.injection import NodeInjection
 from fgai.adversaries.perturbation import AttackResult
 from fgai.errors import NotDifferentiableError
@@ -67,11 +67,11 @@ class AttackEnsemble:
         with torch.no_grad():
             clean = read(graph).detach()
         best = Best(read, graph, gain, clean)
-        objectives = {OWN_GAIN: gain, **{name: GAINS[name](clean) for name in self.surrogates}}
+        goals = objectives(gain, clean, self.surrogates)
         for _, group in groupby(self.members(), attrgetter("seed", "edges")):  # a group shares one injection site
             members = list(group)
             site = members[0].place(graph)
-            for member, (name, objective) in product(members, objectives.items()):
+            for member, (name, objective) in product(members, goals.items()):
                 with suppress(NotDifferentiableError):  # the gain of the call may have no gradient
                     x = member.search(read, site, Best(read, graph, objective, clean)).perturbation.x
                     if x is not None:

@@ -6,7 +6,7 @@ of a test node leaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -26,6 +26,7 @@ from fgai.topk import topk_loss, topk_mask
 
 GainOf = Callable[..., Gain]  # clean reading -> gain; gains on the explanation also take its name
 CLASS_PREFIX = "class:"
+OWN_GAIN = "the gain of the call"  # the objective of a member that maximises no surrogate
 
 
 class GainRegistry(Registry[GainOf]):
@@ -230,6 +231,11 @@ def binary_logits(reading: Reading) -> Tensor:
     Half precision is converted to float32: a sum of logarithms overflows in float16.
     """
     return class_logits(reading.logits)
+
+
+def objectives(gain: Gain, clean: Reading, surrogates: Iterable[str]) -> dict[str, Gain]:
+    """Return what the members of an attack maximise, by name: the gain of the call, and the surrogates."""
+    return {OWN_GAIN: gain, **{name: GAINS[name](clean) for name in surrogates}}
 
 
 def check_surrogates(names: tuple[str, ...], *others: str) -> None:

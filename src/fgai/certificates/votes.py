@@ -21,7 +21,7 @@ hashed like other links; if they were in all groups, one added self-loop would c
 adds itself are in all groups. They are not links of the data, so no attacker can change them.
 
 Rounding: more nodes or links change the order of sums, and so the last digits of logits. A vote whose two best logits
-differ by less than `fgai.certificates.rounding` allows, relative to the largest, is counted for the attacker.
+differ by less than `fgai.certificates.precision` allows, relative to the largest, is counted for the attacker.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Voted(nn.Module):
 
     def graphs(self, data: Data) -> Iterator[Data]:
         """Yield the graph of each group: all nodes, and the links of the group."""
-        group = link_groups(_numbers(data)[require(data, "edge_index")], self.groups, self.key)
+        group = link_groups(_hashed_ends(data), self.groups, self.key)
         for number in range(self.groups):
             yield delete_edges(data, group != number)
 
@@ -255,13 +255,13 @@ def _far_rows(x: Tensor, rows: int) -> Tensor:
     return (low + (high - low or 1.0) * scale * (3 * place - 1)).clamp(-largest, largest).to(x)
 
 
-def _numbers(data: Data) -> Tensor:
-    """Return the number of each node that is hashed, which added nodes do not change; [N]."""
+def _hashed_ends(data: Data) -> Tensor:
+    """Return the two ends of each link by numbers that added nodes do not change; [2, E]."""
+    edge_index, n_id = require(data, "edge_index"), data.get("n_id")
     if is_typed(data):
         kinds = require(data, "node_type")
-        return TYPE * kinds + places(kinds)
-    n_id = data.get("n_id")
-    return torch.arange(int(data.num_nodes or 0), device=require(data, "edge_index").device) if n_id is None else n_id
+        return (TYPE * kinds + places(kinds))[edge_index]
+    return edge_index if n_id is None else n_id[edge_index]
 
 
 def _group(first: Tensor, second: Tensor, start: Tensor, groups: int) -> Tensor:
