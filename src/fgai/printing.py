@@ -30,7 +30,7 @@ def short_repr(self: Any) -> str:
 
 
 def _is_empty(part: Any) -> bool:
-    return part is None or (isinstance(part, Mapping | tuple | list) and not part)
+    return part is None or (isinstance(part, Mapping | tuple | list | str) and not part)
 
 
 def _brief(part: Any) -> str:
