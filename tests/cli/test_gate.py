@@ -31,7 +31,7 @@ def _folder(tmp_path_factory):
     done = shell(f'fgai init && "{sys.executable}" mine.py', folder)
     assert done.returncode == 0, done.stderr
     (folder / "test_trust.py").write_text(TEST)
-    fitted = shell("fgai fit --model mine:build --weights w.safetensors --out faithful", folder)
+    fitted = shell("fgai fit --model mine:build --weights w.safetensors --out faithful --epochs 60", folder)
     assert fitted.returncode == 0, fitted.stderr
     return folder
 
