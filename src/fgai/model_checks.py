@@ -23,7 +23,7 @@ def repeated_reading(read: Reader, graph: Data) -> Reading:
     first = read.checked(graph)
     with torch.no_grad():
         again = read(graph)
-    if (moved := _distance(first, again)) is not None:
+    if (moved := distance(first, again)) is not None:
         name = type(read.model).__name__
         raise CallError(
             f"{name} gives two answers for one graph in evaluation mode, {moved:.2g} apart, so its noise would count "
@@ -53,7 +53,7 @@ def check_links_used(read: Reader, graph: Data, clean: Reading, attacked: Readin
             bare = read(delete_edges(graph, torch.ones_like(edges[0], dtype=torch.bool)))
     except FGAIError:  # without edges it fails, so it uses them
         return
-    if _distance(clean, bare) is None:
+    if distance(clean, bare) is None:
         raise CallError(
             f"{type(read.model).__name__} does not use the links of the graph that it is given: without its "
             f"{edges.size(1)} edges, logits and attention are the same, so no change of links reaches it. It has the "
@@ -68,8 +68,14 @@ def _num_links(reading: Reading) -> dict[str, int]:
     return {site: int((ends[0] != ends[1]).sum()) for site, ends in layers.items()}
 
 
-def _distance(one: Reading, other: Reading) -> float | None:
-    """Return the largest difference of the logits and of the attention; None if it is rounding at most."""
+def distance(one: Reading, other: Reading, *, exact: bool = False) -> float | None:
+    """Return the largest difference of the logits and of the attention; None if it is rounding at most.
+
+    Args:
+        one: A reading.
+        other: Another reading; the distance is infinite if its layers, their edges or the shapes are others.
+        exact: Count rounding as a difference, too.
+    """
     if one.attention.keys() != other.attention.keys():
         return math.inf
     layers = [(layer, other.attention[site]) for site, layer in one.attention.items()]
@@ -79,7 +85,7 @@ def _distance(one: Reading, other: Reading) -> float | None:
     ):
         return math.inf
     moved = [(first - second).abs().max() for first, second in pairs if first.numel()]
-    allowed = [first.abs().max() * torch.finfo(first.dtype).eps ** 0.5 for first, _ in pairs if first.numel()]
-    if all(bool(distance <= most) for distance, most in zip(moved, allowed, strict=True)):
+    sizes = [first.abs().max() * torch.finfo(first.dtype).eps ** 0.5 for first, _ in pairs if first.numel()]
+    if all(bool(by <= (0 if exact else size)) for by, size in zip(moved, sizes, strict=True)):
         return None
     return max(map(float, moved))

@@ -20,6 +20,7 @@ from fgai.adversaries import GAINS, AttackEnsemble, Threat
 from fgai.calling import Call, frozen_params
 from fgai.errors import BudgetError
 from fgai.graph import require
+from fgai.model_checks import distance
 from fgai.reading import Reader, Reading, open_reader
 from fgai.seeding import seeded
 
@@ -68,7 +69,7 @@ def deterministic(read: Reader, data: Data) -> Check:
     for seed in (0, 1):
         with seeded(seed), torch.no_grad():
             readings.append(read(data))
-    moved = _distance(*readings)
+    moved = distance(*readings, exact=True)
     if moved is None:
         return Check("deterministic", True, "two passes give the same bits.")
     return Check(
@@ -142,9 +143,9 @@ def blind_to_test_labels(model: nn.Module, fit: Fit, data: Data, call: Call | No
             return fit(graph)
 
     def differ(one: nn.Module, other: nn.Module) -> bool:
-        return (
-            not _same_state(one, other) or _distance(*(_reading(net, data, call) for net in (one, other))) is not None
-        )
+        if not _same_state(one, other):
+            return True
+        return distance(_reading(one, data, call), _reading(other, data, call), exact=True) is not None
 
     blind, passed = trained(hidden), Check(rule, True, "training with other test labels gives the same model.")
     if not differ(model, blind):
@@ -261,17 +262,6 @@ def _with_other_test_labels(data: Data) -> Data | None:
 def _reading(model: nn.Module, data: Data, call: Call | None) -> Reading:
     with open_reader(model, call) as read, torch.no_grad():
         return read(data).detach()
-
-
-def _distance(one: Reading, other: Reading) -> float | None:
-    """The largest difference of the logits and of the attention of two readings; None if all bits are equal."""
-    pairs = [(one.logits, other.logits)]
-    pairs += [(part.weight, other.attention[site].weight) for site, part in one.attention.items()]
-    if all(torch.equal(first, second) for first, second in pairs):
-        return None
-    return max(
-        float((first - second).abs().max()) if first.shape == second.shape else float("inf") for first, second in pairs
-    )
 
 
 def _same_state(one: nn.Module, other: nn.Module) -> bool:

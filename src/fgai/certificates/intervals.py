@@ -24,8 +24,8 @@ from fgai.adversaries.gains import binary_logits
 from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import Norm
 from fgai.certificates.layers import Activation, Layer, identity, match_activation, recorded_calls
-from fgai.certificates.precision import rounding
 from fgai.certificates.prediction import dual
+from fgai.certificates.rounding import rounding
 from fgai.devices import to_double
 from fgai.graph import segment_max, segment_sum
 from fgai.printing import short_repr

@@ -21,7 +21,7 @@ from torch_geometric.data import Data
 from fgai.adversaries.gains import binary_logits
 from fgai.attention import Attention, explaining_sites
 from fgai.certificates.explanation import Norm
-from fgai.certificates.precision import rounding
+from fgai.certificates.rounding import rounding
 from fgai.devices import to_double
 from fgai.explanations import value_vectors
 from fgai.graph import segment_max, segment_sum

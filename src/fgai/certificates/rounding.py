@@ -1,9 +1,11 @@
-"""What rounding may change in a model of attention layers, from the sizes of the numbers that are rounded.
+"""How much rounding may change.
 
-A number of size s is computed with an error of about eps s. The scores and values of a layer are sums over its inputs;
-an error of the inputs adds the norm of the weights times it. An error of a score is a relative error of a weight. All
-classes share the weights of a node, so in logit_c* - logit_c = sum_j w_j y_j it changes a share of y_j. An error of
-the values does not cancel in y_j, even where the values themselves do.
+For any model, `rounding` tells it as a share of the largest logit. For a model of attention layers, `Slack` tells it
+from the sizes of the numbers that are rounded: a number of size s is computed with an error of about eps s. The scores
+and values of a layer are sums over its inputs; an error of the inputs adds the norm of the weights times it. An error
+of a score is a relative error of a weight. All classes share the weights of a node, so in
+logit_c* - logit_c = sum_j w_j y_j it changes a share of y_j. An error of the values does not cancel in y_j, even where
+the values themselves do.
 """
 
 from __future__ import annotations
@@ -12,12 +14,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fgai.certificates.layers import Activation, Layer
 
 LargestForm = Callable[[Tensor], Tensor]  # the largest |form . x| over the rows x of a layer's input; [..., F] -> [...]
-UNITS = 8.0  # of eps: sums of many terms lose more than one
+SHARES = {torch.float64: 1e-13, torch.float32: 1e-5}  # of a logit, if sums are taken in another order
+COARSE = 32  # in other precisions: so many times their resolution
+UNITS = 8.0  # of eps in `Slack`: sums of many terms lose more than one
+
+
+def rounding(*dtypes: torch.dtype, least: float = 0.0) -> float:
+    """Return the share of a logit that rounding can change in the coarsest of these precisions, at least `least`.
+
+    >>> rounding(torch.float32), rounding(torch.float32, torch.bfloat16)
+    (1e-05, 0.25)
+    """
+    return max(least, *(SHARES.get(dtype, COARSE * torch.finfo(dtype).eps) for dtype in dtypes))
+
+
+def precisions(model: nn.Module, x: Tensor) -> set[torch.dtype]:
+    """Return the precisions that a model computes in: of its parameters, of the features and of `torch.autocast`."""
+    kind = x.device.type
+    autocast = {torch.get_autocast_dtype(kind)} if torch.is_autocast_enabled(kind) else set()
+    tensors = (x, *model.parameters())
+    return {tensor.dtype for tensor in tensors if tensor.is_floating_point()} | autocast
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ hashed like other links; if they were in all groups, one added self-loop would c
 adds itself are in all groups. They are not links of the data, so no attacker can change them.
 
 Rounding: more nodes or links change the order of sums, and so the last digits of logits. A vote whose two best logits
-differ by less than `fgai.certificates.precision` allows, relative to the largest, is counted for the attacker.
+differ by less than `fgai.certificates.rounding` allows, relative to the largest, is counted for the attacker.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fgai.adversaries.typed import separate_pairs
 from fgai.calling import Call, call_model, eval_mode, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
 from fgai.certificates.linked import logits_of_parts
-from fgai.certificates.precision import precisions, rounding
+from fgai.certificates.rounding import precisions, rounding
 from fgai.checks import refuse_cached
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require
