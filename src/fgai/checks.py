@@ -251,7 +251,7 @@ def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str =
     if on == CLEAN and _are_sigmoids(logits.detach(), trained):
         raise CallError(
             f"{model} returned {describe_tensor(logits)} with all numbers between 0 and 1, as a sigmoid gives them. "
-            "fgai needs logits, and would take each of them for a yes; return the input of the sigmoid, or define "
+            "fgai needs logits, and applies its own sigmoid or softmax; return the input of the sigmoid, or define "
             "call=lambda model, data: model(data.x, data.edge_index).clamp(1e-6, 1 - 1e-6).logit()"
         )
 
@@ -263,8 +263,8 @@ def _are_probabilities(logits: Tensor) -> bool:
 
 
 def _are_sigmoids(logits: Tensor, trained: bool) -> bool:
-    """Return whether many single logits lie in [0, 1] and differ; of an untrained model, on both sides of 1/2."""
-    if len(logits) < MANY_ROWS or logits.numel() > len(logits):
+    """Return whether many logits lie in [0, 1] and differ; of an untrained model, on both sides of 1/2."""
+    if len(logits) < MANY_ROWS:
         return False
     low, high = map(float, logits.aminmax())
     return 0 <= low < high <= 1 and (trained or low < 0.5 < high)

@@ -391,6 +391,12 @@ def test_a_sigmoid_is_not_taken_for_a_logit(door, shape):
         EVERY_DOOR[door](OneAnswer(trained(), lambda z: z.sigmoid().view(shape)), binary())
 
 
+@pytest.mark.parametrize("door", EVERY_DOOR)
+def test_a_sigmoid_for_each_class_is_not_taken_for_logits(door):
+    with pytest.raises(CallError, match="between 0 and 1, as a sigmoid"):
+        EVERY_DOOR[door](OneAnswer(trained(), lambda z: torch.stack([z, -z, z / 2], 1).sigmoid()), community())
+
+
 def test_the_remedy_for_a_sigmoid_works():
     model = OneAnswer(trained(), lambda z: z.double().sigmoid())
     call = lambda model, data: model(data.x, data.edge_index).clamp(1e-6, 1 - 1e-6).logit()  # noqa: E731
