@@ -2,7 +2,7 @@
 
     python benchmarks/certified.py                                    # all missing rows; trains missing models
     python benchmarks/certified.py --models DIR --datasets cora --backbones gat --methods vanilla,fgai
-    python benchmarks/certified.py --datasets cora --seeds 1 --again  # rows that exist are computed again
+    python benchmarks/certified.py --models DIR --against deletions,injection --again  # rows that exist, computed again
 
 A run that was stopped goes on where it was: rows are written as soon as they are known. `dropped-links` is plain
 training on a random share of the links in each epoch.
@@ -43,6 +43,7 @@ SEEDS = {
     "coauthor-cs": 3,
     "coauthor-physics": 1,
 }
+ATTACKERS = ("links", "deletions", "injection", "injection-realistic")
 BACKBONES, METHODS, DROPPED = ("gat", "gatv2", "gt"), ("vanilla", "fgai"), "dropped-links"
 GROUPS, LINKS, DELETED, INJECTED = (5, 11, 25, 51), (1, 2, 5, 10), (1, 2), (1, 2, 5)
 WHOLE_BOX = (-1.0, 1.0)
@@ -148,6 +149,7 @@ def main(
     kinds: Annotated[str, typer.Option("--backbones", help="Separated by commas.")] = ",".join(BACKBONES),
     methods: Annotated[str, typer.Option(help=f"Separated by commas; {DROPPED} is one more.")] = ",".join(METHODS),
     seeds: Annotated[int, typer.Option(help="At most so many seeds of each dataset.")] = 3,
+    against: Annotated[str, typer.Option(help="Attackers, separated by commas.")] = ",".join(ATTACKERS),
     models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models"),
     again: Annotated[bool, typer.Option(help="Compute rows again that exist.")] = False,
 ) -> None:
@@ -158,7 +160,8 @@ def main(
             cell = Cell(dataset, backbone, method, seed)
             about = (dataset, backbone, method, seed)
             complete = {at for at, row in rows.items() if is_whole(row)}
-            missing = [row for row in all_rows() if again or (*about, *row) not in complete]
+            wanted = [row for row in all_rows() if row[0] in against.split(",")]
+            missing = [row for row in wanted if again or (*about, *row) not in complete]
             if not missing:
                 continue
             data = datasets.compact(datasets.load(dataset, seed=seed))
