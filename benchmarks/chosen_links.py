@@ -7,13 +7,20 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import mean
 
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore
 from fgai.bench.tables import grid
+from fgai.intervals import Interval
 
 RESULTS = Path(__file__).parent.parent / "results"
 OURS = ("fgai", "fgai:chosen-links")
+GOALS = {"none": -0.01, "strongest": -0.05, "realistic": -0.015}  # least F1 minus vanilla's on the clean graph
+MIN_SEEDS = 3  # for an interval
+
+
+BySeed = dict[int, float]
 
 
 def shown(value: float | None) -> str:
@@ -21,23 +28,46 @@ def shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def metric(plan: Plan, dataset: str, backbone: str, method: str, name: str = "f1") -> dict[str, float]:
-    """A metric of the one cell of a method in a plan, by attack."""
-    (cell,), store = plan.cells_of(dataset, backbone, method), CellStore(RESULTS / "chosen-links")
-    return {row.attack: float(row.metrics[name] or 0) for row in store.rows(cell) if not row.error}
+def metric(plan: Plan, dataset: str, backbone: str, method: str, name: str = "f1") -> dict[str, BySeed]:
+    """A metric of a method in a plan, by attack and seed."""
+    values: dict[str, BySeed] = {}
+    for cell in plan.cells_of(dataset, backbone, method):
+        for row in CellStore(RESULTS / "chosen-links").rows(cell):
+            if not row.error:
+                values.setdefault(row.attack, {})[cell.seed] = float(row.metrics[name] or 0)
+    return values
+
+
+def common(*values: BySeed) -> list[int]:
+    """The seeds that all of them have."""
+    return sorted(set.intersection(*map(set, values)))
+
+
+def over(seeds: list[int], values: BySeed) -> float:
+    """The mean over these seeds."""
+    return mean(values[seed] for seed in seeds)
 
 
 def withstood(attack: str) -> str:
-    """F1 of each method under an attacker who chooses its links, one line per dataset and backbone; best in bold."""
+    """F1 of each method under an attacker who chooses its links, one line per dataset and backbone; best in bold.
+
+    Means are over the seeds that all methods of the line have which ran at all.
+    """
     plan, body = Plan.read("chosen-links"), []
     for dataset, backbone in product(plan.seeds, plan.backbones):
         f1 = {method: metric(plan, dataset, backbone, method) for method in plan.methods}
         values = [f1[method].get(attack) for method in f1]
-        best = max((value for value in values if value is not None), default=0.0)
-        if {*values} != {None}:
-            marked = [f"**{shown(value)}**" if value == best else shown(value) for value in values]
-            body.append([dataset, backbone, shown(f1["vanilla"].get("none")), *marked])
-    return grid(["dataset", "backbone", "vanilla, clean", *(f"`{method}`" for method in plan.methods)], body)
+        ran = [by_seed for by_seed in values if by_seed]
+        if not ran:
+            continue
+        seeds = common(*ran)
+        means = [over(seeds, by_seed) if by_seed else None for by_seed in values]
+        best = max(value for value in means if value is not None)
+        marked = [f"**{shown(value)}**" if value == best else shown(value) for value in means]
+        clean = f1["vanilla"].get("none")
+        body.append([dataset, backbone, str(len(seeds)), shown(over(seeds, clean) if clean else None), *marked])
+    head = ["dataset", "backbone", "seeds", "vanilla, clean"]
+    return grid([*head, *(f"`{method}`" for method in plan.methods)], body)
 
 
 def explained() -> str:
@@ -47,9 +77,12 @@ def explained() -> str:
     for line in plan.lines():
         divergence, overlap = (metric(plan, *line, name) for name in ("g_jsd", "overlap"))
         if {*attacks} <= divergence.keys():
-            values = [(f"{divergence[attack]:.1e}", f"{overlap[attack]:.3f}") for attack in attacks]
-            body.append([*line[:2], f"`{line[2]}`", *values[0], *values[1]])
-    return grid(["dataset", "backbone", "method", "g-JSD, last", "V_5, last", "g-JSD, tree", "V_5, tree"], body)
+            seeds = common(*(divergence[attack] for attack in attacks))
+            pairs = [(over(seeds, divergence[attack]), over(seeds, overlap[attack])) for attack in attacks]
+            cells = [text for jsd, same in pairs for text in (f"{jsd:.1e}", f"{same:.3f}")]
+            body.append([*line[:2], f"`{line[2]}`", str(len(seeds)), *cells])
+    head = ["dataset", "backbone", "method", "seeds", "g-JSD, last", "V_5, last", "g-JSD, tree", "V_5, tree"]
+    return grid(head, body)
 
 
 def goals() -> str:
@@ -57,22 +90,31 @@ def goals() -> str:
     plan, body = Plan.read("chosen-links"), []
     for dataset, backbone, method in product(plan.seeds, plan.backbones, OURS):
         own, plain = (metric(plan, dataset, backbone, name) for name in (method, "vanilla"))
-        rivals = [metric(plan, dataset, backbone, name).get("strongest") for name in plan.methods if name not in OURS]
-        against = [value for value in rivals if value is not None]
         if not {"strongest", "realistic"} <= own.keys() or "strongest" not in plain:
             continue
-        differences = [own[attack] - plain["none"] for attack in ("none", "strongest", "realistic")]
-        pairs = zip([*differences, own["strongest"] - max(against)], (-0.01, -0.05, -0.015, 0.0), strict=True)
-        marks = [f"{value:+.3f}{'' if value >= least else ' ✗'}" for value, least in pairs]
-        body.append([dataset, backbone, f"`{method}`", *marks, str(len(against))])
-    head = [
-        "clean (≥ -.01)",
-        "strongest (≥ -.05)",
-        "realistic (≥ -.015)",
-        "strongest - best rival's (≥ 0)",
-        "rivals",
-    ]
-    return grid(["dataset", "backbone", "method", *head], body)
+        seeds = common(plain["none"], *(own[attack] for attack in GOALS))
+        means = {attack: over(seeds, own[attack]) - over(seeds, plain["none"]) for attack in GOALS}
+        marks = [f"{means[attack]:+.3f}{'' if means[attack] >= least else ' ✗'}" for attack, least in GOALS.items()]
+        rivals = [metric(plan, dataset, backbone, name).get("strongest") for name in plan.methods if name not in OURS]
+        against = [by_seed for by_seed in rivals if by_seed]
+        body.append([dataset, backbone, f"`{method}`", str(len(seeds)), *marks, lead(own["strongest"], against)])
+        body[-1].append(str(len(against)))
+    head = ["clean (≥ -.01)", "strongest (≥ -.05)", "realistic (≥ -.015)", "strongest - best rival's", "rivals"]
+    return grid(["dataset", "backbone", "method", "seeds", *head], body)
+
+
+def lead(own: BySeed, rivals: list[BySeed]) -> str:
+    """F1 minus that of the best rival on the seeds of all, with a 95 % interval from three seeds on.
+
+    A cross marks an interval, or without one a difference, below 0.
+    """
+    seeds = common(own, *rivals)
+    best = max(rivals, key=partial(over, seeds))
+    differences = [own[seed] - best[seed] for seed in seeds]
+    if len(seeds) < MIN_SEEDS:
+        return f"{mean(differences):+.3f}{'' if mean(differences) >= 0 else ' ✗'}"
+    interval = Interval.of(differences)
+    return f"{interval}{'' if interval.high >= 0 else ' ✗'}"
 
 
 def inductive() -> str:
@@ -80,10 +122,12 @@ def inductive() -> str:
     hidden, transductive, body = Plan.read("inductive"), Plan.read("chosen-links"), []
     for dataset, backbone, method in hidden.lines():
         pair = [metric(one, dataset, backbone, method) for one in (hidden, transductive)]
-        if all(pair):
-            values = [" / ".join(f"{f1[attack]:.3f}" for f1 in pair) for attack in ("none", *hidden.attacks)]
-            body.append([dataset, backbone, f"`{method}`", *values])
-    return grid(["dataset", "backbone", "method", "clean", *hidden.attacks], body)
+        attacks = ("none", *hidden.attacks)
+        if all({*attacks} <= f1.keys() for f1 in pair):
+            seeds = common(*(f1[attack] for f1 in pair for attack in attacks))
+            values = [" / ".join(f"{over(seeds, f1[attack]):.3f}" for f1 in pair) for attack in attacks]
+            body.append([dataset, backbone, f"`{method}`", str(len(seeds)), *values])
+    return grid(["dataset", "backbone", "method", "seeds", "clean", *hidden.attacks], body)
 
 
 def defences() -> str:
@@ -93,8 +137,10 @@ def defences() -> str:
     for dataset, backbone, method in plan.lines():
         f1 = metric(plan, dataset, backbone, method)
         if {*attacks} <= f1.keys():
-            body.append([dataset, backbone, f"`{method}`", *(shown(f1[attack]) for attack in attacks)])
-    return grid(["dataset", "backbone", "method", "clean", *plan.attacks], body)
+            seeds = common(*(f1[attack] for attack in attacks))
+            values = [shown(over(seeds, f1[attack])) for attack in attacks]
+            body.append([dataset, backbone, f"`{method}`", str(len(seeds)), *values])
+    return grid(["dataset", "backbone", "method", "seeds", "clean", *plan.attacks], body)
 
 
 def independent() -> str:
@@ -103,12 +149,14 @@ def independent() -> str:
     own = {(row["model"], row["links"]): row["f1"] for row in rows}
     body, choices = [], ("degree", "cover", "chance")
     for line in plan.lines():
-        (cell,) = plan.cells_of(*line)
-        theirs = [own.get((cell.name, links)) for links in choices]
-        if any(value is not None for value in theirs):
-            strongest = metric(plan, *line).get("strongest")
-            body.append([*line[:2], f"`{line[2]}`", *map(shown, (strongest, *theirs))])
-    return grid(["dataset", "backbone", "method", "`strongest`", *(f"script, by {name}" for name in choices)], body)
+        strongest = metric(plan, *line).get("strongest", {})
+        for cell in plan.cells_of(*line):
+            theirs = [own.get((cell.name, links)) for links in choices]
+            if any(value is not None for value in theirs):
+                values = map(shown, (strongest.get(cell.seed), *theirs))
+                body.append([*line[:2], f"`{line[2]}`", str(cell.seed), *values])
+    head = ["dataset", "backbone", "method", "seed", "`strongest`", *(f"script, by {name}" for name in choices)]
+    return grid(head, body)
 
 
 def reach() -> str:

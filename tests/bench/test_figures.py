@@ -20,3 +20,14 @@ def test_no_cell_of_the_papers_tables_is_missing(plan):
     cells = Plan.read(plan).cells()
     store = CellStore(ROOT / "results/cells")
     assert cells and [cell.name for cell in cells if not store.finished(cell, Plan.read(plan).attacks)] == []
+
+
+def test_the_lead_over_the_best_rival_is_paired_by_seed(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import chosen_links
+
+    own, best, worse = {0: 0.8, 1: 0.7, 2: 0.9}, {0: 0.7, 1: 0.6, 2: 0.8, 3: 0.0}, {0: 0.1, 1: 0.1, 2: 0.1, 3: 1.0}
+    assert chosen_links.lead(own, [worse, best]).startswith("+0.100 [+0.100, +0.100]")  # seed 3 has no partner
+    assert chosen_links.lead(best, [own]).endswith("✗")
+    assert chosen_links.lead({0: 0.5}, [{0: 0.6}]) == "-0.100 ✗"  # no interval from one seed
+    assert chosen_links.over(chosen_links.common(own, best), best) == pytest.approx(0.7)
