@@ -72,14 +72,14 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if _is_read(module)}
 
 
-def attention_flows(model: nn.Module) -> set[str]:
-    """Return the values of `flow` of the message-passing layers that attend.
+def attention_flows(model: nn.Module) -> dict[str, str]:
+    """Return the `flow` of the message-passing layers that attend, by name.
 
     >>> from torch_geometric.nn import GATConv
     >>> attention_flows(GATConv(4, 4))
-    {'source_to_target'}
+    {'': 'source_to_target'}
     """
-    return {layer.flow for layer in attention_layers(model).values() if isinstance(layer, MessagePassing)}
+    return {name: layer.flow for name, layer in attention_layers(model).items() if isinstance(layer, MessagePassing)}
 
 
 def is_multihead(module: nn.Module) -> bool:

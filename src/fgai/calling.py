@@ -14,7 +14,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from fgai.attending import attention_flows
 from fgai.checks import describe, describe_tensor
-from fgai.errors import CallError, DataError, FGAIError
+from fgai.errors import CallError, DataError, FGAIError, TapError
 from fgai.graph import require
 from fgai.items import copied
 from fgai.settings import check_whole
@@ -23,6 +23,7 @@ from fgai.typed import is_typed, split
 Graph = Data | HeteroData
 Input = TypeVar("Input")
 Call = Callable[[nn.Module, Any], Tensor]
+AGAINST = "target_to_source"  # the flow of layers that send messages against the edges
 MODEL_ERRORS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError)
 
 
@@ -80,15 +81,24 @@ def call_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Tens
     return logits
 
 
-def along_messages(model: nn.Module, data: Input, call: Call | None = None) -> tuple[Input, Call | None]:
+def along_messages(
+    model: nn.Module, data: Input, call: Call | None = None, explanation: Any = None
+) -> tuple[Input, Call | None]:
     """Return the graph with its edges in the direction of the messages, and how to call the model on it.
 
     Layers with `flow="target_to_source"` send messages against the edges. Their attention is read in the direction of
-    the messages. If all attention layers are such, the edges are reversed for all that compares the two, and back for
-    the model.
+    the messages. If the layers that are explained are such, the edges are reversed for all that compares the two, and
+    back for the model.
+
+    Args:
+        model: The model.
+        data: The graph.
+        call: How to call the model.
+        explanation: What is compared with the edges; nothing by default.
 
     Raises:
         DataError: The graph has several types of nodes, and such a layer is in the model.
+        TapError: The explanation is about several layers, and messages go both ways.
 
     >>> from torch_geometric.nn import GATConv
     >>> conv, path = GATConv(2, 2, flow="target_to_source"), Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]))
@@ -97,17 +107,29 @@ def along_messages(model: nn.Module, data: Input, call: Call | None = None) -> t
     ([1, 0], True)
     """
     flows = attention_flows(model)
-    if "target_to_source" not in flows or not isinstance(data, Data) or not isinstance(data.get("edge_index"), Tensor):
+    if AGAINST not in flows.values() or not isinstance(data, Data) or not isinstance(data.get("edge_index"), Tensor):
         return data, call
     if is_typed(data):
         raise DataError(
             f"{type(model).__name__} has layers with flow='target_to_source', and the graph has several types; build "
             "the layers with the default flow, and reverse the edges of the graph"
         )
-    if len(flows) > 1:
+    explained = {*flows.values()} if len({*flows.values()}) == 1 else _explained_flow(model, flows, explanation)
+    if explained != {AGAINST}:
         return data, call
     plain = call or call_by_signature
     return _reversed(data), lambda net, graph: plain(net, _reversed(graph))
+
+
+def _explained_flow(model: nn.Module, flows: dict[str, str], explanation: Any) -> set[str]:
+    """Return the flow of the layer that an explanation is about, in a model with both; empty if it is about none."""
+    if explanation in ("tree", "last", "first"):
+        raise TapError(
+            f"{type(model).__name__} has attention layers with both values of `flow`, so '{explanation}' would mix "
+            f"edges with their reverse; use the attention of one of them, 'layer:{next(iter(flows))}'"
+        )
+    named = str(explanation).removeprefix("layer:").partition("@")[0]  # layer@1: its second call
+    return {flows[named]} if named in flows else set()
 
 
 def _reversed(graph: Any) -> Any:

@@ -263,10 +263,16 @@ def _are_probabilities(logits: Tensor) -> bool:
 
 
 def _are_sigmoids(logits: Tensor, trained: bool) -> bool:
-    """Return whether many logits lie in [0, 1] and differ; of an untrained model, on both sides of 1/2."""
+    """Return whether many logits lie in [0, 1] and differ.
+
+    Those of an untrained model must lie on both sides of 1/2. Several columns must have values near 0 and near 1: the
+    logits of a wide layer may all be small and positive.
+    """
     if len(logits) < MANY_ROWS:
         return False
     low, high = map(float, logits.aminmax())
+    if logits.numel() > len(logits):
+        return 0 <= low < 0.25 and 0.75 < high <= 1
     return 0 <= low < high <= 1 and (trained or low < 0.5 < high)
 
 

@@ -73,7 +73,7 @@ class AttentionExplainer(ExplainerAlgorithm):
     def _mask(self, model: nn.Module, graph: Data, call: Call, index: Any, batch: Tensor | None) -> Tensor:
         """Return the weight of each edge of the graph; [E]."""
         check_graph(graph)
-        graph, _ = along_messages(model, graph)  # `call` does not use it
+        graph, _ = along_messages(model, graph, explanation=self.explanation)  # `call` does not use it
         edges = require(graph, "edge_index")
         with open_reader(model, call) as read:
             reading = read.marked(graph)  # not checked: a model for Explainer may return probabilities

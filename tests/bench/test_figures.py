@@ -1,3 +1,4 @@
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +25,7 @@ def test_no_cell_of_the_papers_tables_is_missing(plan):
 
 def test_the_lead_over_the_best_rival_is_paired_by_seed(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import chosen_links
-
+    chosen_links = importlib.import_module("chosen_links")
     own, best, worse = {0: 0.8, 1: 0.7, 2: 0.9}, {0: 0.7, 1: 0.6, 2: 0.8, 3: 0.0}, {0: 0.1, 1: 0.1, 2: 0.1, 3: 1.0}
     assert chosen_links.lead(own, [worse, best]).startswith("+0.100 [+0.100, +0.100]")  # seed 3 has no partner
     assert chosen_links.lead(best, [own]).endswith("✗")

@@ -10,6 +10,7 @@ from torch_geometric.nn import GATConv
 import fgai
 from fgai import NodeInjection
 from fgai.certificates import Deletions, certify
+from fgai.errors import TapError
 from fgai.seeding import seeded
 from worlds import community
 
@@ -74,6 +75,42 @@ def test_the_mask_of_an_explainer_does_not_depend_on_how_the_flow_is_written(pai
         masks.append(explain(graph.x, graph.edge_index, index=3).edge_mask)
     torch.testing.assert_close(*masks)
     assert masks[0].sum() > 0
+
+
+class BothFlows(Net):
+    """A first layer with the given flow and a last layer with the other."""
+
+    def __init__(self, first, last):
+        super().__init__(flow=first)
+        self.last.flow = last
+
+
+@pytest.fixture(name="both")
+def _both():
+    """A directed graph for each order of the flows: both models compute the same function on theirs."""
+    graph = community().clone()
+    graph.edge_index = graph.edge_index[:, torch.rand(graph.num_edges, generator=torch.Generator()) < 0.6]
+    other = graph.clone()
+    other.edge_index = graph.edge_index.flip(0)
+    flows = ("source_to_target", "target_to_source")
+    one, two = BothFlows(*flows).eval(), BothFlows(*flows[::-1]).eval()
+    torch.testing.assert_close(one(graph.x, graph.edge_index), two(other.x, other.edge_index))
+    return (one, graph), (two, other)
+
+
+@pytest.mark.parametrize("site", ["first", "last"])
+def test_a_layer_of_a_model_with_both_flows_is_explained_in_its_own_direction(both, site):
+    one, other = (fgai.measure_faithfulness(*pair, explanation=f"layer:{site}", nodes=40) for pair in both)
+    assert one.necessity.mean == pytest.approx(other.necessity.mean, abs=1e-4)
+    assert one.against_least.mean == pytest.approx(other.against_least.mean, abs=1e-4)
+    assert not any("not edges of the graph" in note for note in one.notes + other.notes)
+
+
+@pytest.mark.parametrize("explanation", ["tree", "last"])
+def test_a_model_with_both_flows_has_no_explanation_by_several_layers(both, explanation):
+    (model, graph), _ = both
+    with pytest.raises(TapError, match=r"both values of `flow`.*'layer:first'"):
+        fgai.audit(model, graph, NodeInjection(nodes=2, edges=3, steps=1), explanation=explanation, seeds=1)
 
 
 def test_a_model_that_reverses_the_edges_itself_is_noted():

@@ -93,7 +93,7 @@ def audit(
     ('tree', 'not shown')
     """
     check_whole(1, seeds=seeds, sample=sample)
-    data, call = along_messages(model, one_graph(data), call)
+    data, call = along_messages(model, one_graph(data), call, explanation)
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     _check_names(data)

@@ -70,7 +70,7 @@ def measure_faithfulness(
     'unknown'
     """
     _check_settings(nodes, share, at_least, draws, seed)
-    data, call = along_messages(model, one_graph(data), call)
+    data, call = along_messages(model, one_graph(data), call, explanation)
     with open_reader(model, call) as read:
         clean = repeated_reading(read, data)
         _check_items(model, data, clean)
