@@ -248,7 +248,7 @@ def check_logits(logits: Tensor, model: str, rows: Sequence[int] = (), on: str =
             "apply the softmax twice; return the input of the softmax, or define "
             "call=lambda model, data: model(data.x, data.edge_index).clamp(min=1e-12).log()"
         )
-    if on == CLEAN and _are_sigmoids(logits.detach(), trained):
+    if on == CLEAN and logits.numel() == len(logits) and are_sigmoids(logits.detach(), trained):
         raise CallError(
             f"{model} returned {describe_tensor(logits)} with all numbers between 0 and 1, as a sigmoid gives them. "
             "fgai needs logits, and applies its own sigmoid or softmax; return the input of the sigmoid, or define "
@@ -262,17 +262,11 @@ def _are_probabilities(logits: Tensor) -> bool:
     return bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < SUM_TOLERANCE).all())
 
 
-def _are_sigmoids(logits: Tensor, trained: bool) -> bool:
-    """Return whether many logits lie in [0, 1] and differ.
-
-    Those of an untrained model must lie on both sides of 1/2. Several columns must have values near 0 and near 1: the
-    logits of a wide layer may all be small and positive.
-    """
+def are_sigmoids(logits: Tensor, trained: bool = True) -> bool:
+    """Return whether many logits lie in [0, 1] and differ; of an untrained model, on both sides of 1/2."""
     if len(logits) < MANY_ROWS:
         return False
     low, high = map(float, logits.aminmax())
-    if logits.numel() > len(logits):
-        return 0 <= low < 0.25 and 0.75 < high <= 1
     return 0 <= low < high <= 1 and (trained or low < 0.5 < high)
 
 

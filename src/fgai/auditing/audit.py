@@ -17,7 +17,7 @@ from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import overlap_at_random, without_attention
 from fgai.calling import Call, along_messages
 from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
-from fgai.checks import GraphInput, one_graph
+from fgai.checks import GraphInput, are_sigmoids, one_graph
 from fgai.computation_graph import depth_of, large_part
 from fgai.deletion import SHARES
 from fgai.errors import DataError, SettingError
@@ -205,6 +205,8 @@ def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[s
         notes.append(f"V_{TOP} and g-JSD are means over {len(clean.nodes)} random nodes")
     if (part := clean.deletions.part) is not None:
         notes.append(f"F-slopes and deletion curves are over {len(part.nodes)} random test nodes, of a large graph")
+    if are_sigmoids(clean.clean.logits):
+        notes.append("all logits lie between 0 and 1; if they come from a sigmoid, let the model return its input")
     notes += [note for note in (tested.notes if tested else ()) if note not in notes]
     if tested is None:
         dense = "the attention is over all pairs of nodes, which deleting edges does not test"
