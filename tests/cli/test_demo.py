@@ -38,11 +38,3 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_training(run, tmp
     (tmp_path / "file").write_text("")
     refused = run("--out", tmp_path / "file")
     assert refused.exit_code == 2 and "cannot be written" in refused.stderr
-
-
-def test_the_figures_are_those_that_the_demo_is_made_for(run):
-    """On the generated graph plain attention breaks and FGAI holds; the picture would be empty otherwise."""
-    reports = json.loads(run("--json").stdout)["reports"]
-    lost = {name: report["clean"]["f1"] - report["attacked"]["f1"]["mean"] for name, report in reports.items()}
-    assert lost["Plain GAT"] > 0.5 and lost["With FGAI"] < 0.1
-    assert reports["With FGAI"]["clean"]["f1"] > 0.95
