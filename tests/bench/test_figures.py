@@ -1,6 +1,8 @@
 import importlib
+import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,17 @@ def test_the_lead_over_the_best_rival_is_paired_by_seed(monkeypatch):
     assert chosen_links.lead(best, [own]).endswith("✗")
     assert chosen_links.lead({0: 0.5}, [{0: 0.6}]) == "-0.100 ✗"  # no interval from one seed
     assert chosen_links.over(chosen_links.common(own, best), best) == pytest.approx(0.7)
+
+
+def test_no_row_of_the_certified_shares_is_missing(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    certified = importlib.import_module("certified")
+    rows = {certified.key(row) for row in json.loads((ROOT / "results/certified.json").read_text())}
+    models = product(certified.SEEDS.items(), certified.BACKBONES, certified.METHODS)
+    wanted = {
+        (dataset, backbone, method, seed, *row)
+        for (dataset, seeds), backbone, method in models
+        for seed in range(seeds)
+        for row in certified.all_rows()
+    }
+    assert len(wanted) == 114 * 24 and not wanted - rows
