@@ -18,8 +18,6 @@ RESULTS = Path(__file__).parent.parent / "results"
 OURS = ("fgai", "fgai:chosen-links")
 GOALS = {"none": -0.01, "strongest": -0.05, "realistic": -0.015}  # least F1 minus vanilla's on the clean graph
 MIN_SEEDS = 3  # for an interval
-
-
 BySeed = dict[int, float]
 
 
@@ -97,8 +95,8 @@ def goals() -> str:
         marks = [f"{means[attack]:+.3f}{'' if means[attack] >= least else ' ✗'}" for attack, least in GOALS.items()]
         rivals = [metric(plan, dataset, backbone, name).get("strongest") for name in plan.methods if name not in OURS]
         against = [by_seed for by_seed in rivals if by_seed]
-        body.append([dataset, backbone, f"`{method}`", str(len(seeds)), *marks, lead(own["strongest"], against)])
-        body[-1].append(str(len(against)))
+        line = [dataset, backbone, f"`{method}`", str(len(seeds)), *marks]
+        body.append([*line, lead(own["strongest"], against), str(len(against))])
     head = ["clean (≥ -.01)", "strongest (≥ -.05)", "realistic (≥ -.015)", "strongest - best rival's", "rivals"]
     return grid(["dataset", "backbone", "method", "seeds", *head], body)
 

@@ -30,12 +30,17 @@ class Flipping(Net):
         return super().forward(x, edge_index.flip(0))
 
 
+def directed():
+    """A graph of community with six of ten directed edges."""
+    graph = community().clone()
+    graph.edge_index = graph.edge_index[:, torch.rand(graph.num_edges, generator=torch.Generator()) < 0.6]
+    return graph
+
+
 @pytest.fixture(name="pairs", params=["directed", "undirected"])
 def _pairs(request):
     """A graph of community for each flow: both models compute the same function on theirs."""
-    graph = community().clone()
-    if request.param == "directed":
-        graph.edge_index = graph.edge_index[:, torch.rand(graph.num_edges, generator=torch.Generator()) < 0.6]
+    graph = directed() if request.param == "directed" else community()
     other = graph.clone()
     other.edge_index = graph.edge_index.flip(0)
     against, plain = Net(flow="target_to_source").eval(), Net().eval()
@@ -88,8 +93,7 @@ class BothFlows(Net):
 @pytest.fixture(name="both")
 def _both():
     """A directed graph for each order of the flows: both models compute the same function on theirs."""
-    graph = community().clone()
-    graph.edge_index = graph.edge_index[:, torch.rand(graph.num_edges, generator=torch.Generator()) < 0.6]
+    graph = directed()
     other = graph.clone()
     other.edge_index = graph.edge_index.flip(0)
     flows = ("source_to_target", "target_to_source")
