@@ -32,6 +32,7 @@ from fgai.files import write_json
 from fgai.graph import degree, delete_edges, require
 from fgai.methods import Vanilla
 from fgai.metrics.explanation import TOP
+from fgai.settings import check_choice
 
 OUT = Path("results/certified.json")
 SEEDS = {
@@ -154,6 +155,8 @@ def main(
     again: Annotated[bool, typer.Option(help="Compute rows again that exist.")] = False,
 ) -> None:
     torch.set_num_threads(1)
+    for name in against.split(","):
+        check_choice(ATTACKERS, against=name)
     rows = {key(row): row for row in json.loads(OUT.read_text())} if OUT.exists() else {}
     for dataset, backbone, method in product(names.split(","), kinds.split(","), methods.split(",")):
         for seed in range(min(seeds, SEEDS[dataset])):

@@ -62,6 +62,10 @@ ATTACK = NodeInjection(nodes=2, edges=3, steps=2, step=0.5)
 DATA = split_nodes(datasets.synthetic(60, 400, 8, 3), 0)
 
 
+# A slow law runs on the strictest pretended device in CI, and on both by hand.
+STRICTEST = [pytest.param(name, marks=pytest.mark.slow) if name == "cuda" else name for name in DEVICES]
+
+
 @pytest.fixture(name="device", params=DEVICES)
 def _device(request):
     if request.param == "a real cuda" and not torch.cuda.is_available():
@@ -187,6 +191,7 @@ def test_every_method(name, device):
     same_on(device, job)
 
 
+@pytest.mark.parametrize("device", STRICTEST, indirect=True)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_graph_on_the_cpu_goes_to_the_model(name, device):
     same_on(device, lambda model, data: weights(small(METHODS[name]).fit(model, data.cpu())))
@@ -208,6 +213,7 @@ def test_settings_of_fgai_that_need_double_precision(settings, device):
     same_on(device, lambda model, data: weights(small(fgai.FGAI, **settings).fit(model, data)))
 
 
+@pytest.mark.parametrize("device", STRICTEST, indirect=True)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_on_from_a_checkpoint(name, device, tmp_path, monkeypatch):
     file, epoch = tmp_path / "run.safetensors", training._epoch
@@ -391,6 +397,7 @@ def test_every_explainer(name, device):
     same_on(device, job)
 
 
+@pytest.mark.parametrize("device", STRICTEST, indirect=True)
 @pytest.mark.parametrize("name", [*EXPLANATIONS, "layer:convs.0"])
 def test_every_explanation_and_its_faithfulness(name, device):
     settings = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
@@ -430,6 +437,7 @@ def test_batches_come_on_the_cpu_and_go_to_the_model(name, device):
     same_on(device, job)
 
 
+@pytest.mark.parametrize("device", STRICTEST, indirect=True)
 @pytest.mark.parametrize("name", ["fgai", "at", "ln", "vanilla"])
 def test_graphs_are_trained_on_whole_and_in_batches(name, device):
     def job(model, data):
@@ -439,6 +447,7 @@ def test_graphs_are_trained_on_whole_and_in_batches(name, device):
     same_on(device, job, molecule_world)
 
 
+@pytest.mark.parametrize("device", STRICTEST, indirect=True)
 def test_graphs_are_audited_and_attacked(device):
     def job(model, data):
         report = fgai.audit(model, data, GraphInjection(1, 2, steps=2), seeds=1, sample=10)

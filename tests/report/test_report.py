@@ -14,7 +14,7 @@ import fgai
 from fgai import datasets, report
 from fgai.adversaries import EdgeRewiring, NodeInjection, gains
 from fgai.auditing import Neighbourhood, audit
-from fgai.auditing.neighbourhood import MAX_LINKS, MAX_NEIGHBOURS, Weights, neighbourhood
+from fgai.auditing.neighbourhood import MAX_LINKS, MAX_NEIGHBOURS, neighbourhood, node_weights
 from fgai.backbones import build
 from fgai.certificates import Deletions, Links, certify, guaranteed_overlap
 from fgai.errors import SettingError
@@ -129,7 +129,9 @@ def test_a_neighbourhood_is_what_the_readings_say():
     clean = read(trained(), graph)
     before, after = table(clean.explanation), table(attacked.explanation)
     node = int(attacked.perturbation.added[1].min())  # an injected node links to it
-    old_weights, new_weights = (Weights(reading.attribution("last")).of(node) for reading in (clean, attacked))
+    old_weights, new_weights = (
+        node_weights(reading.attribution("last"), [node])[node] for reading in (clean, attacked)
+    )
     view = neighbourhood(node, 0, old_weights, new_weights)
     for source, target, old, new in view.links:
         assert old == (None if (source, target) not in before else pytest.approx(before[source, target], rel=1e-3))
@@ -143,7 +145,7 @@ def test_a_hub_is_cut_to_what_can_be_looked_at():
     hub = 400
     edges = torch.stack([torch.arange(1, hub), torch.zeros(hub - 1, dtype=torch.long)])
     model = GATConv(2, 3).eval()
-    looks = Weights(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).attribution("last")).of(0)
+    looks = node_weights(read(model, Data(x=torch.randn(hub, 2), edge_index=edges)).attribution("last"), [0])[0]
     view = neighbourhood(0, 0, looks, looks, requested=tuple(range(300, 310)))
     assert set(range(300, 310)) <= {*view.neighbours, 0} and len(view.links) <= MAX_NEIGHBOURS + MAX_LINKS
     assert view.unseen == hub - MAX_NEIGHBOURS

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fgai.explanations import Attribution
-from fgai.graph import count_ends
+from fgai.graph import count_ends, degree
 from fgai.metrics.explanation import TOP
 from fgai.printing import short_repr
 from fgai.topk import topk_mask
@@ -48,37 +48,6 @@ class Neighbourhood:
         return (*self.neighbours, *self.top_before, *self.top_after, *ends)
 
 
-class Weights:
-    """The weights of edges for single nodes under one explanation.
-
-    >>> from fgai.attention import Attention
-    >>> from fgai.explanations import attribution
-    >>> edges = torch.tensor([[0, 1, 2], [2, 2, 0]])
-    >>> attention = Attention(torch.tensor([[0.7], [0.3], [1.0]]), edges, 3)
-    >>> of_node = Weights(attribution("last", {"conv": attention})).of(2)
-    >>> of_node.into, of_node.top, of_node.among({0, 2})
-    ({0: 0.7, 1: 0.3}, (0, 1), {(2, 0): 1.0})
-    """
-
-    def __init__(self, attribution: Attribution) -> None:
-        self._attribution = attribution
-        self._layer = attribution.total().cpu() if len(attribution.layers) == 1 else None
-
-    def of(self, node: int) -> NodeWeights:
-        """The weights for one node; empty if the graph does not have the node."""
-        if node >= self._attribution.num_nodes:
-            return NodeWeights(node, {}, (), frozenset(), torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
-        rows = self._attribution.of_nodes(torch.tensor([node]))
-        ends, weight = rows.edge_index[:, rows.edge].cpu(), rows.weight.cpu()
-        own = ends[1] == node
-        into = dict(zip(ends[0, own].tolist(), map(round_weight, weight[own].tolist()), strict=True))
-        top = ends[:, topk_mask(weight, torch.zeros_like(ends[0]), 1, TOP)].tolist()
-        required = frozenset((*top[0], *top[1]))
-        if self._layer is not None:  # the other edges of the layer have no weight for this node
-            ends, weight = self._attribution.edge_index.cpu(), self._layer
-        return NodeWeights(node, into, tuple(dict.fromkeys(top[0])), required, ends, weight)
-
-
 @dataclass(frozen=True)
 class NodeWeights:
     """The weights of edges for one node."""
@@ -98,6 +67,38 @@ class NodeWeights:
         inside &= (self.ends[0] != self.ends[1]) & (self.ends[1] != self.node)
         pairs = zip(*self.ends[:, inside].tolist(), strict=True)
         return dict(zip(pairs, map(round_weight, self.weight[inside].tolist()), strict=True))
+
+
+def node_weights(attribution: Attribution, nodes: Iterable[int]) -> dict[int, NodeWeights]:
+    """Return the weights of edges for each of these nodes; empty ones for a node that the graph does not have.
+
+    >>> from fgai.attention import Attention
+    >>> from fgai.explanations import attribution
+    >>> edges = torch.tensor([[0, 1, 2], [2, 2, 0]])
+    >>> attention = Attention(torch.tensor([[0.7], [0.3], [1.0]]), edges, 3)
+    >>> of_node = node_weights(attribution("last", {"conv": attention}), [2])[2]
+    >>> of_node.into, of_node.top, of_node.among({0, 2})
+    ({0: 0.7, 1: 0.3}, (0, 1), {(2, 0): 1.0})
+    """
+    nodes = [*nodes]
+    nothing = torch.zeros(2, 0, dtype=torch.long), torch.zeros(0)
+    made = {node: NodeWeights(node, {}, (), frozenset(), *nothing) for node in nodes}
+    # With one layer, the view also shows edges that have no weight for the node.
+    layer = (attribution.edge_index.cpu(), attribution.total().cpu()) if len(attribution.layers) == 1 else None
+    for rows in attribution.chunks(torch.tensor([node for node in nodes if node < attribution.num_nodes])):
+        row, ends, weight = rows.row.cpu(), rows.edge_index[:, rows.edge].cpu(), rows.weight.cpu()
+        top = topk_mask(weight, row, len(rows.nodes), TOP)
+        sizes = degree(row, len(rows.nodes)).tolist()
+        parts = zip(rows.nodes.tolist(), ends.split(sizes, 1), weight.split(sizes), top.split(sizes), strict=True)
+        for node, own_ends, own_weight, own_top in parts:
+            into = own_ends[1] == node
+            sources = dict(zip(own_ends[0, into].tolist(), map(round_weight, own_weight[into].tolist()), strict=True))
+            first, second = own_ends[:, own_top].tolist()
+            required = frozenset((*first, *second))
+            made[node] = NodeWeights(
+                node, sources, tuple(dict.fromkeys(first)), required, *(layer or (own_ends, own_weight))
+            )
+    return made
 
 
 def neighbourhood(
@@ -141,8 +142,12 @@ def neighbourhoods(
 
     `worst` maps a node to the attack that its view shows; by default, the first.
     """
-    before, after = Weights(clean), [Weights(attack) for attack in attacks]
+    shown = {node: worst.get(node, 0) for node in nodes}
+    before = node_weights(clean, nodes)
+    after = [
+        node_weights(attack, [node for node in nodes if shown[node] == number]) for number, attack in enumerate(attacks)
+    ]
     return tuple(
-        neighbourhood(node, worst.get(node, 0), before.of(node), after[worst.get(node, 0)].of(node), required)
+        neighbourhood(node, shown[node], before[node], after[shown[node]][node], required)
         for node, required in nodes.items()
     )
