@@ -102,7 +102,7 @@ def test_added_nodes_and_edges_come_last_and_other_attributes_are_filled(dense):
     assert more.x.is_sparse is not dense
     assert more.x.to_dense().tolist() == [[1, 0], [0, 2], [3, 4], [5, 0], [0, 6]]
     assert more.edge_index.tolist() == [[0, 1, 1, 2, 3, 4, 0], [1, 0, 1, 0, 0, 3, 4]]
-    assert more.edge_attr.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [0, 0], [0, 0], [0, 0]]
+    assert more.edge_attr.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], *[[2, 3]] * 3]  # the lower median
     assert more.edge_type.tolist() == [0, 1, 0, 1, 0, 0, 0]  # the most frequent type, of equal ones the smallest
     assert more.y.tolist() == [2, 0, 1, -1, -1]
     assert more.train_mask.tolist() == [True, False, True, False, False]

@@ -65,13 +65,15 @@ def _same_edges(edges: Tensor, other: Tensor) -> bool:
 
 
 def _rebuild(entries: Tensor, data: Data, by_target: bool) -> Tensor:
-    """Return the adjacency of the edges of `data`, with the values of `entries`, and 1 for new edges."""
+    """Return the adjacency of the edges of `data`, with the values of `entries`, and their median for new edges."""
     edges, nodes = data["edge_index"].unique(dim=1), int(data.num_nodes or 0)
     indices = edges.flip(0) if by_target else edges
     base = max(nodes, entries.size(0))
     old_keys, new_keys = (ends[0] * base + ends[1] for ends in (entries.indices(), indices))
     at = torch.searchsorted(old_keys, new_keys).clamp(max=max(len(old_keys) - 1, 0))
-    values = entries.values().new_ones(len(new_keys))
-    if len(old_keys):
-        values = torch.where(old_keys[at] == new_keys, entries.values()[at], values)
+    known = entries.values()
+    if not len(old_keys):
+        return torch.sparse_coo_tensor(indices, known.new_ones(len(new_keys)), (nodes, nodes)).coalesce()
+    typical = known.new_ones(()) if known.dtype == torch.bool else known.median()
+    values = torch.where(old_keys[at] == new_keys, known[at], typical)
     return torch.sparse_coo_tensor(indices, values, (nodes, nodes)).coalesce()

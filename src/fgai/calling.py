@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch_geometric.data import Batch, Data, HeteroData
 
 from fgai.attending import attention_flows
-from fgai.checks import describe, describe_tensor
+from fgai.checks import describe, describe_tensor, refuse_cached
 from fgai.errors import CallError, DataError, FGAIError, TapError
 from fgai.graph import require
 from fgai.items import copied
@@ -23,6 +24,7 @@ from fgai.typed import is_typed, split
 Graph = Data | HeteroData
 Input = TypeVar("Input")
 Call = Callable[[nn.Module, Any], Tensor]
+LINK_INPUTS = ("edge_attr", "edge_weight")
 AGAINST = "target_to_source"  # the flow of layers that send messages against the edges
 MODEL_ERRORS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError)
 
@@ -51,6 +53,7 @@ def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
             f"{type(model).__name__}.forward needs {missing}, and the graph has {sorted(_names(graph))}; "
             "add them to the graph, or define how to call the model with call=lambda model, data: ..."
         )
+    _check_links_passed(model, graph, arguments)
     if not arguments:
         raise CallError(
             f"{type(model).__name__}.forward names none of {sorted(_names(graph))}, so its arguments are unknown; "
@@ -106,6 +109,7 @@ def along_messages(
     >>> along.edge_index.flatten().tolist(), torch.equal(call(conv, along), conv(path.x, path.edge_index))
     ([1, 0], True)
     """
+    check_model(model)
     flows = attention_flows(model)
     if AGAINST not in flows.values() or not isinstance(data, Data) or not isinstance(data.get("edge_index"), Tensor):
         return data, call
@@ -136,6 +140,25 @@ def _reversed(graph: Any) -> Any:
     other = copied(graph)
     other.edge_index = require(graph, "edge_index").flip(0)
     return other
+
+
+def check_model(model: Any) -> None:
+    """Raise unless this is a module with weights, and it does not store the links of its first graph.
+
+    >>> check_model(nn.Linear(2, 1).state_dict())
+    Traceback (most recent call last):
+    fgai.errors.CallError: OrderedDict is not a model; give the torch.nn.Module, and load weights with load_state_dict
+    """
+    if not isinstance(model, nn.Module):
+        raise CallError(
+            f"{type(model).__name__} is not a model; give the torch.nn.Module, and load weights with load_state_dict"
+        )
+    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
+        raise CallError(
+            f"{type(model).__name__} has no weights yet: {', '.join(lazy[:3])} {'are' if len(lazy) > 1 else 'is'} set "
+            "by its first call; call the model once on the graph, then load or train its weights"
+        )
+    refuse_cached(model)
 
 
 class RecomputedEncodings:
@@ -261,6 +284,22 @@ def _is_required(parameter: inspect.Parameter) -> bool:
         parameter.VAR_KEYWORD,
         parameter.VAR_POSITIONAL,
     )
+
+
+def _check_links_passed(model: nn.Module, graph: Graph, arguments: Mapping[str, Any]) -> None:
+    """Raise `CallError` if an optional argument about links stays out, and the graph has them under another name."""
+    optional = [name for name, p in forward_parameters(model).items() if p.default is None and name not in arguments]
+    about_links = [name for name in optional if name.startswith("edge")]
+    if not about_links or not isinstance(graph, Data) or any(name in arguments for name in LINK_INPUTS):
+        return
+    for name in LINK_INPUTS:
+        value = graph.get(name)
+        several = isinstance(value, Tensor) and value.dim() == 2 and value.size(1) > 1  # these are no weights
+        if isinstance(value, Tensor) and not (several and about_links == ["edge_weight"]):
+            raise CallError(
+                f"{type(model).__name__}.forward takes {about_links}, and the graph has `{name}` instead, so the model "
+                "would be called without it; rename or remove it, or define call=lambda model, data: ..."
+            )
 
 
 def _names(graph: Graph) -> list[str]:

@@ -58,6 +58,8 @@ def check_graph(graph: Any) -> None:
         for name, value in store.items():
             if isinstance(value, Tensor) and value.is_meta:
                 raise DataError(f"`{name}` is on the meta device and has no values; move the graph to a real device")
+            if name == "x" and isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
+                raise DataError(f"`x` is {describe_tensor(value)}; give x.to_sparse_coo(), or x.to_dense()")
         for name in ("x", "edge_attr", "edge_weight"):
             if isinstance(value := store.get(name), Tensor):
                 check_finite(f"`{name}`", value)
@@ -129,6 +131,16 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
         data = copy.copy(data)
         data.y = y
     return data
+
+
+def refuse_sampled(data: Any) -> None:
+    """Raise `DataError` for a batch of a neighbour loader: only its seed nodes have all their neighbours."""
+    if isinstance(data, Data) and isinstance(seeds := data.get("batch_size"), int):
+        raise DataError(
+            f"this is a sampled batch: {seeds} of its {data.num_nodes} nodes are seed nodes, and the others lack "
+            "neighbours, so results about them would be wrong; give the whole graph, or a loader to "
+            "fgai.large.audit_batches or certify_batches"
+        )
 
 
 def _collated(data: Any) -> Any:

@@ -66,14 +66,14 @@ class AttentionExplainer(ExplainerAlgorithm):
             call = lambda net, given: net(given.x_dict, given.edge_index_dict, **kwargs)  # noqa: E731
             return hetero_explanation(data, self._mask(model, graph, call, index, None))
         graph = Data(x=x, edge_index=edge_index)
-        call = lambda net, _: net(x, edge_index, **kwargs)  # noqa: E731
+        call = lambda net, given: net(given.x, edge_index, **kwargs)  # noqa: E731
         mask = self._mask(model, graph, call, index, kwargs.get("batch"))
         return AttentionExplanation(x=x, edge_index=edge_index, edge_mask=mask)
 
     def _mask(self, model: nn.Module, graph: Data, call: Call, index: Any, batch: Tensor | None) -> Tensor:
         """Return the weight of each edge of the graph; [E]."""
         check_graph(graph)
-        graph, _ = along_messages(model, graph, explanation=self.explanation)  # `call` does not use it
+        graph, _ = along_messages(model, graph, explanation=self.explanation)  # `call` has its own edges
         edges = require(graph, "edge_index")
         with open_reader(model, call) as read:
             reading = read.marked(graph)  # not checked: a model for Explainer may return probabilities

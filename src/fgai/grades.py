@@ -132,7 +132,7 @@ def grade_faithful(
     return Grade("unknown", f"Not enough evidence that deleting {edges} hurts more {' or '.join(undecided)}; {needed}.")
 
 
-def grade_stable(attack: str, overlap: float, loss: float, shift: float) -> Grade:
+def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, climbed: bool = True) -> Grade:
     """Grade whether explanation and predictions survive an attack.
 
     Args:
@@ -140,6 +140,7 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float) -> Grad
         overlap: V_k of the explanation, clean and attacked.
         loss: F1 on the clean graph minus F1 on the attacked graph.
         shift: g-TVD of the predictions.
+        climbed: Whether the answers have a gradient that the attack can follow; without one, survival says little.
 
     Returns:
         `yes`, `no` or `unknown`.
@@ -152,9 +153,12 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float) -> Grad
         (loss <= MAX_LOSS, loss, f"F1 falls by {loss:.3f} (at most {MAX_LOSS})"),
         (shift <= MAX_SHIFT, shift, f"the predicted probabilities change by {shift:.3f} (at most {MAX_SHIFT})"),
     ]
-    return _grade(
-        tests, f"Under {attack} it is not stable", f"Whether it is stable under {attack} is unknown"
-    ) or Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
+    unknown = f"Whether it is stable under {attack} is unknown"
+    if failed := _grade(tests, f"Under {attack} it is not stable", unknown):
+        return failed
+    if not climbed:
+        return Grade("unknown", f"{unknown}: the answers have no slope in the injected features, so it did not climb.")
+    return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
 
 
 def grade(
@@ -163,6 +167,8 @@ def grade(
     baselines: Mapping[str, float],
     faithful: Grade | None,
     attack: str,
+    *,
+    climbed: bool = True,
 ) -> Grades:
     """Grade an explanation from the numbers of an audit.
 
@@ -173,6 +179,7 @@ def grade(
             and `f1_largest_class`.
         faithful: The grade of the test of faithfulness, or None if there was none.
         attack: Name of the attack.
+        climbed: Whether the answers have a gradient that the attack can follow.
 
     Returns:
         The three grades and a summary line.
@@ -192,7 +199,7 @@ def grade(
     return sum_up(
         grade_used(baselines["g_tvd_uniform"], clean["nonuniformity"], baselines["overlap_randomised"]),
         faithful or untested,
-        grade_stable(attack, attacked["overlap"], clean["f1"] - attacked["f1"], attacked["g_tvd"]),
+        grade_stable(attack, attacked["overlap"], clean["f1"] - attacked["f1"], attacked["g_tvd"], climbed=climbed),
         {"model": clean["f1"], "largest_class": baselines["f1_largest_class"]},
     )
 

@@ -163,10 +163,11 @@ def require(data: Data, name: str) -> Tensor:
 def add_nodes(data: Data, x: Tensor, edge_index: Tensor, **given: Tensor) -> Data:
     """Return the graph with the rows of `x` as additional nodes and `edge_index` as additional edges.
 
-    New nodes are numbered from `data.num_nodes`. All other attributes of nodes and edges are padded: floats with 0,
-    masks with False, labels and ids (`y`, `n_id`, `e_id`) with -1, other integers (types, relations) with their most
-    frequent value; `given` holds other values for the new rows of attributes, by name. In a batch, a new node belongs
-    to the graph that it is linked to. Gradients reach `x`, also if `data.x` is sparse.
+    New nodes are numbered from `data.num_nodes`. All other attributes are padded: floats of nodes with 0, those of
+    edges (`edge_weight`, `edge_attr`) with the median of each column, masks with False, labels and ids (`y`, `n_id`,
+    `e_id`) with -1, other integers (types, relations) with their most frequent value; `given` holds other values for
+    the new rows of attributes, by name. In a batch, a new node belongs to the graph that it is linked to. Gradients
+    reach `x`, also if `data.x` is sparse.
 
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([4, 5]))
     >>> more = add_nodes(data, torch.ones(1, 1), torch.tensor([[2], [0]]))
@@ -185,7 +186,12 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor, **given: Tensor) -> Dat
             if data.is_node_attr(name):
                 more[name] = _pad(name, value, x.size(0))
             elif data.is_edge_attr(name):
-                more[name] = _pad(name, value, edge_index.size(1))
+                count = edge_index.size(1)
+                if value.is_floating_point() and len(value):
+                    links = _typical_links(data, value, count, given.get("edge_type"))
+                    more[name] = torch.cat([value, links])
+                else:
+                    more[name] = _pad(name, value, count)
     if isinstance(batch := data.get("batch"), Tensor):
         more.batch = extend_batch(batch, x.size(0), edge_index, separate=has_graphs(data))
         if "ptr" in data:  # of the batch that `sort_by_graph` returns
@@ -212,6 +218,11 @@ def delete_edges(data: Data, gone: Tensor) -> Data:
     [[1], [0]]
     """
     return select_edges(data, ~gone)
+
+
+def without_edges(data: Data) -> Data:
+    """Return the graph with all its nodes and without edges."""
+    return delete_edges(data, torch.ones_like(require(data, "edge_index")[0], dtype=torch.bool))
 
 
 def select_edges(data: Data, edges: Tensor) -> Data:
@@ -280,6 +291,20 @@ def _belongs_to_items(data: Data, name: str, items: Items) -> bool:
         return True
     per_row = name == "y" or name.endswith("_mask")
     return per_row and (items.kind != "nodes" or items.typed is not None) and data[name].size(0) == items.count
+
+
+def _typical_links(data: Data, value: Tensor, count: int, edge_type: Tensor | None) -> Tensor:
+    """Return the attribute of new links: the median of each column, in a typed graph over the same relation.
+
+    A new link with the weight 0 would not reach the model, and an attack on it would seem to fail.
+    """
+    if edge_type is None:
+        return value.detach().median(dim=0).values.expand(count, *value.shape[1:])
+    rows, known = value.new_zeros(count, *value.shape[1:]), require(data, "edge_type")
+    for relation in edge_type.unique():
+        if len(same := value.detach()[known == relation.to(known)]):
+            rows[(edge_type == relation).to(rows.device)] = same.median(dim=0).values
+    return rows
 
 
 def _pad(name: str, value: Tensor, rows: int) -> Tensor:

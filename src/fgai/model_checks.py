@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 from torch_geometric.data import Data
 
 from fgai.errors import CallError, FGAIError
-from fgai.graph import delete_edges, require
+from fgai.graph import require, without_edges
 from fgai.reading import Reader, Reading
 
 
@@ -33,32 +34,36 @@ def repeated_reading(read: Reader, graph: Data) -> Reading:
     return first
 
 
-def check_links_used(read: Reader, graph: Data, clean: Reading, attacked: Reading) -> None:
+def check_links_used(read: Reader, graph: Data, clean: Reading, attacked: Reading | None = None) -> None:
     """Raise `CallError` if changed links do not reach the model, which has its own: then no attack on them can.
-
-    The graph without edges is read only if each layer attends over as many edges on the clean as on the attacked graph.
 
     Args:
         read: Reader of the model.
         graph: The clean graph.
         clean: Its reading.
-        attacked: The reading of a graph with other links.
+        attacked: The reading of a graph with other links. If a layer attends over another number of edges there, the
+            graph without edges is not read.
     """
-    edges = require(graph, "edge_index")
     links = _num_links(clean)
-    if not any(links.values()) or links != _num_links(attacked):
+    if not any(links.values()) or (attacked is not None and links != _num_links(attacked)):
         return
     try:
         with torch.no_grad():
-            bare = read(delete_edges(graph, torch.ones_like(edges[0], dtype=torch.bool)))
+            bare = read(without_edges(graph))
     except FGAIError:  # without edges it fails, so it uses them
         return
-    if distance(clean, bare) is None:
+    refuse_unused_links(read.model, graph, clean, bare)
+
+
+def refuse_unused_links(model: nn.Module, graph: Data, clean: Reading, bare: Reading) -> None:
+    """Raise `CallError` if the readings of a graph and of the graph without links are the same."""
+    edges = require(graph, "edge_index").size(1)
+    if edges and distance(clean, bare) is None:
+        what = "logits and attention" if clean.attention else "logits"
         raise CallError(
-            f"{type(read.model).__name__} does not use the links of the graph that it is given: without its "
-            f"{edges.size(1)} edges, logits and attention are the same, so no change of links reaches it. It has the "
-            "edges of another graph; let `forward` take edge_index, and pass that of the argument: "
-            "call=lambda model, data: model(data.x, data.edge_index)"
+            f"{type(model).__name__} does not use the links of the graph that it is given: without its {edges} edges, "
+            f"{what} are the same, so no change of links reaches it. It has the edges of another graph; let `forward` "
+            "take edge_index, and pass that of the argument: call=lambda model, data: model(data.x, data.edge_index)"
         )
 
 

@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 
 from fgai.attending import attention_not_read
 from fgai.attention import Attention, explaining_sites
-from fgai.calling import Call, Graph, call_by_signature, call_model, eval_mode, frozen_params
+from fgai.calling import Call, Graph, call_by_signature, call_model, check_model, eval_mode, frozen_params
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows, refuse_cached
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, class_probs, explain_node, resolve
 from fgai.items import Items, graph_of_nodes, items_of
@@ -155,7 +155,7 @@ class Reader:
     _effects: SiteEffects | None = None  # which sites have no effect on the logits or on the next, once it is known
 
     def __init__(self, model: nn.Module, call: Call | None = None) -> None:
-        refuse_cached(model)
+        check_model(model)
         self.model = model
         self.call = call or call_by_signature
         self._tap = Tap(model)

@@ -174,6 +174,26 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
     return replace(trial, graph=graph, now=now, reference=trial)
 
 
+def has_slope(trial: Trial) -> bool:
+    """Return whether the answers of an attacked trial have a gradient in the features of the injected nodes.
+
+    Without one (a model that rounds its features, or cuts links), the attack did not climb, and says little. It is
+    tested at the attacked features and near 0. True if no node is injected.
+    """
+    change = getattr(trial.now, "perturbation", None)
+    if change is None or change.x is None or not len(change.x) or trial.reference is None:
+        return True
+    noise = torch.randn(trial.clean.logits.shape, generator=torch.Generator().manual_seed(0)).to(trial.clean.logits)
+    for scale in (1.0, 0.1):
+        rows = (scale * change.x.detach()).requires_grad_()
+        with frozen_params(trial.read.model), torch.enable_grad():
+            logits = replace(change, x=rows).read(trial.read, trial.reference.graph).logits[: len(noise)]
+            (slope,) = torch.autograd.grad((noise * logits).sum(), rows, allow_unused=True)
+        if slope is not None and bool((slope != 0).any()):
+            return True
+    return False
+
+
 def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
     """Compute the F-slope of any explanation of the graph of a trial."""
     return f_slope(trial.deletions.curve(explanation, first, among))

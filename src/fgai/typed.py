@@ -21,6 +21,7 @@ from fgai.graph import require
 from fgai.rows import append_rows, split_rows
 
 EdgeType = tuple[str, str, str]
+READ = ("x", "edge_index", "edge_attr")  # of each type; the model gets no other tensors
 _CACHE = TensorCache(size=64)
 
 
@@ -113,6 +114,7 @@ def join(data: HeteroData) -> Data:
             torch.zeros(ends.size(1), 0, device=device) if value is None else value
             for ends, value in zip(edges, attributes, strict=True)
         ])  # fmt: skip
+    _refuse_others(data)
     for name, value in data[answer].items():
         if isinstance(value, Tensor) and (name == "y" or name.endswith("_mask")):
             graph[name] = value
@@ -121,6 +123,17 @@ def join(data: HeteroData) -> Data:
         graph.class_names = data["class_names"]
     graph.typed = schema
     return graph
+
+
+def _refuse_others(data: HeteroData) -> None:
+    """Raise `DataError` for floats that the model would not get: weights of links, or further features."""
+    for kind, store in (*data.node_items(), *data.edge_items()):
+        for name, value in store.items():
+            if isinstance(value, Tensor) and value.is_floating_point() and name not in (*READ, "y", "edge_label"):
+                raise DataError(
+                    f"`{name}` of {kind} would not reach the model: of a typed graph it gets {', '.join(READ)}. Make "
+                    f"it a column of `x` or `edge_attr`, or remove it if the model does not read it"
+                )
 
 
 def has_answer(graph: Any) -> TypeGuard[HeteroData]:

@@ -208,6 +208,18 @@ def test_a_users_own_model_weights_and_graph_are_audited(run, tmp_path, monkeypa
     assert wrong.exit_code == 2 and "module:function" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [("return None", "odd:build returned NoneType; let it return a Module"), ("1 / 0", "odd.py, line 2")],
+)
+def test_a_function_that_returns_no_model_or_raises_is_said(run, tmp_path, monkeypatch, body, sentence):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd", raising=False)
+    (tmp_path / "odd.py").write_text(f"def build():\n    {body}\n")
+    answer = run("audit", "--model", "odd:build", "--data", "synthetic", *ATTACK)
+    assert answer.exit_code == 2 and sentence in " ".join(answer.stderr.split()), answer.output
+
+
 @pytest.mark.parametrize("command", ["audit", "certify"])
 def test_nothing_to_look_at_is_said_in_words(run, command):
     answer = run(command)

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.perturbation import AttackResult, Perturbation
-from fgai.errors import NotDifferentiableError, NotFiniteError, SettingError
+from fgai.checks import describe_tensor
+from fgai.errors import DataError, NotDifferentiableError, NotFiniteError, SettingError
+from fgai.graph import require
 from fgai.reading import Reader, Reading
 from fgai.registry import Registry
 
@@ -128,6 +130,20 @@ def gradients(value: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
             "root, a norm or a division at 0, or choose another gain"
         )
     return slopes
+
+
+def check_features(graph: Data) -> None:
+    """Raise `DataError` unless the graph has a row of features, floats, for each node: attacks and proofs change them.
+
+    >>> check_features(Data(x=torch.arange(3)))
+    Traceback (most recent call last):
+    fgai.errors.DataError: `x` is torch.int64 [3], and attacks and proofs need floats [N, F]; give embedded features
+    """
+    x = require(graph, "x")
+    if x.dim() != 2 or not x.is_floating_point():
+        raise DataError(
+            f"`x` is {describe_tensor(x)}, and attacks and proofs need floats [N, F]; give embedded features"
+        )
 
 
 def resolve_targets(targets: tuple[int, ...] | None, nodes: int) -> Tensor:

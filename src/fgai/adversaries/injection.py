@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from torch_geometric.data import Data, HeteroData
 
 from fgai.adversaries.adam import Adam
-from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
+from fgai.adversaries.base import ADVERSARIES, Best, Gain, check_features, gradients, resolve_targets
 from fgai.adversaries.features import FEATURES, FeatureBox
 from fgai.adversaries.links import LINKS, PER_GRAPH, LinkBudget, links_per_graph
 from fgai.adversaries.perturbation import TYPES, AttackResult, Perturbation, undirected
@@ -151,6 +151,7 @@ class NodeInjection:
 
     def place(self, graph: Data, clean: Reading | None = None) -> InjectionSite:
         """Link the injected nodes to the graph; their features are set later. `clean` has the margins of the nodes."""
+        check_features(graph)
         new = self._new_nodes(graph) if is_typed(graph) else None
         box = FEATURES[self.features](graph if new is None else new.features(graph), self.box)
         return InjectionSite.of(graph, self._pairs(graph, clean, new), box, new)

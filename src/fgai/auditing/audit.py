@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,17 +12,18 @@ from torch_geometric.data import Data
 from fgai.adversaries import ADVERSARIES, Adversary, Threat, as_threat, default_injection, describe
 from fgai.auditing.graph_view import column_names, graph_views
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
+from fgai.auditing.notes import audit_notes, unread_attention, with_sentences
 from fgai.auditing.record import AuditReport, Curves, Estimate, NodeShift
 from fgai.auditing.sanity import overlap_at_random, without_attention
 from fgai.calling import Call, along_messages
-from fgai.certificates import certified_radius, certified_share, guaranteed_overlap
-from fgai.checks import GraphInput, are_sigmoids, one_graph
+from fgai.certificates import Voted, certified_radius, certified_share, guaranteed_overlap
+from fgai.checks import GraphInput, one_graph, refuse_sampled
 from fgai.computation_graph import depth_of, large_part
 from fgai.deletion import SHARES
 from fgai.errors import DataError, SettingError
 from fgai.explanations import resolve
 from fgai.faithfulness import Faithfulness, faithfulness_of
-from fgai.grades import Grades, grade
+from fgai.grades import grade
 from fgai.items import items_of
 from fgai.metrics import METRICS, measure, random_attention
 from fgai.metrics.explanation import TOP
@@ -31,7 +31,7 @@ from fgai.metrics.trials import node_overlap, node_shift
 from fgai.progress import progress
 from fgai.reading import open_reader
 from fgai.settings import check_whole
-from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
+from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope, has_slope
 from fgai.typed import is_typed
 from fgai.versions import versions
 
@@ -93,6 +93,9 @@ def audit(
     ('tree', 'not shown')
     """
     check_whole(1, seeds=seeds, sample=sample)
+    refuse_sampled(data)
+    if isinstance(model, Voted):
+        raise SettingError("votes have no attention of their own; audit voted.model, and certify the votes")
     data, call = along_messages(model, one_graph(data), call, explanation)
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
@@ -115,6 +118,7 @@ def audit(
         moved, views = _select_views(clean, trials, show_nodes, reference)
         shown = [view.graph for view in (reference.graph_views if reference else ())]
         views_of_graphs = graph_views(clean, trials, show_nodes, shown)
+        climbed = any(has_slope(trial) for trial in trials)
     estimates = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
     adversary = describe(threat)
     return AuditReport(
@@ -133,17 +137,18 @@ def audit(
         views=views,
         names=_names(data, views),
         faithfulness=tested,
-        grades=_with_unread(
+        grades=with_sentences(
             grade(
                 before,
                 {metric: estimate.mean for metric, estimate in estimates.items()},
                 baselines,
                 tested.grade if tested else None,
                 threat.name or adversary["name"],
+                climbed=climbed,
             ),
-            _unread(clean),
+            unread_attention(clean),
         ),
-        notes=_notes(clean, tested, threat),
+        notes=audit_notes(clean, trials, tested, threat),
         versions=versions(),
         class_names=class_names,
         types=_types(trials, views),
@@ -194,38 +199,6 @@ def _faithfulness(clean: Trial, sample: int) -> Faithfulness | None:
     if items_of(clean.graph).kind == "pairs":
         return None
     return faithfulness_of(clean.read, clean.graph, clean.clean, clean.attribution, clean.explanation, sample)
-
-
-def _notes(clean: Trial, tested: Faithfulness | None, threat: Threat) -> tuple[str, ...]:
-    """What a reader must know about the attack, the explanation and the tests."""
-    notes = [*([f"{threat.name}: {threat.about.removesuffix('.')}"] if threat.name else []), *clean.attribution.notes]
-    if clean.graph.get("y") is None:
-        notes.append("labels are the model's own predictions on the clean graph, so F1 starts at 1")
-    if clean.layers is None:
-        notes.append(f"V_{TOP} and g-JSD are means over {len(clean.nodes)} random nodes")
-    if (part := clean.deletions.part) is not None:
-        notes.append(f"F-slopes and deletion curves are over {len(part.nodes)} random test nodes, of a large graph")
-    if are_sigmoids(clean.clean.logits):
-        notes.append("all logits lie between 0 and 1; if they come from a sigmoid, let the model return its input")
-    notes += [note for note in (tested.notes if tested else ()) if note not in notes]
-    if tested is None:
-        dense = "the attention is over all pairs of nodes, which deleting edges does not test"
-        pairs = "the model predicts for pairs of nodes"
-        notes.append(f"{pairs if clean.attribution.over == 'edges' else dense}, so faithfulness was not tested")
-    if items_of(clean.graph).kind == "graphs" and not bool((clean.clean.explanation.degree > TOP).any()):
-        notes.append(f"no node has more than {TOP} neighbours in the last layer: the certified shares say nothing")
-    return (*notes, *_unread(clean))
-
-
-def _unread(clean: Trial) -> list[str]:
-    """A sentence about the attention that is not read, if there is any."""
-    names = ", ".join(name or "the model itself" for name in clean.clean.unread)
-    return [f"attention inside {names} is not read; the grades are about the attention that is read"] if names else []
-
-
-def _with_unread(grades: Grades, unread: list[str]) -> Grades:
-    """The grades with these sentences in their summary line."""
-    return replace(grades, line=" ".join([grades.line, *(f"{one[0].upper()}{one[1:]}." for one in unread)]))
 
 
 def _certified(clean: Trial) -> dict[str, float]:

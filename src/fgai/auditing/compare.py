@@ -142,6 +142,8 @@ def compare(
         raise SettingError("no models to compare; give them by name, such as {'vanilla': model, 'fgai': faithful}")
     data = one_graph(data)
     calls = call if isinstance(call, Mapping) else dict.fromkeys(models, call)
+    if unknown := [name for name in calls if name not in models]:
+        raise SettingError(f"call has {unknown}, and the models are {list(models)}; give a call by the name of a model")
     reports: dict[str, AuditReport] = {}
     for name, model in models.items():
         reference = next(iter(reports.values()), None)

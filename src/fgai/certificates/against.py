@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import AttentionBall
+from fgai.adversaries.base import check_features
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call
 from fgai.certificates.chain import Chain, NoBoundError, class_logits, parse_chain
@@ -25,10 +26,10 @@ from fgai.certificates.proof import How, Proof
 from fgai.certificates.votes import Voted, is_local
 from fgai.checks import one_graph
 from fgai.errors import SettingError
-from fgai.graph import degree, delete_edges, require
+from fgai.graph import degree, without_edges
 from fgai.items import refuse_graphs
-from fgai.model_checks import repeated_reading
-from fgai.reading import open_reader, read
+from fgai.model_checks import refuse_unused_links, repeated_reading
+from fgai.reading import Reading, open_reader, read
 from fgai.settings import check_whole
 from fgai.typed import is_typed
 
@@ -42,6 +43,7 @@ def prove(model: nn.Module, data: Data, against: PerturbationSet, k: float, call
         raise SettingError(f"{against!r} is no perturbation set; give one of {[kind.__name__ for kind in _PROVE]}")
     check_whole(1, k=k)
     data = one_graph(data, masks=("test_mask",))
+    check_features(data)
     if not (is_typed(data) and isinstance(model, Voted)):
         what = "A proof without votes, fgai.Voted(model)," if is_typed(data) else "A proof about the graph"
         refuse_graphs(data, what, "audit the model instead: fgai.audit(model, data)")
@@ -54,6 +56,8 @@ def prove(model: nn.Module, data: Data, against: PerturbationSet, k: float, call
 
 
 def _by_votes(model: Any, data: Data, against: Links | Deletions, k: int, call: Call | None) -> Proof:
+    readings = [Reading(class_logits(model.model, graph, call), {}) for graph in (data, without_edges(data))]
+    refuse_unused_links(model.model, data, *readings)
     votes = model.votes(data, call)
     if not is_local(model, data, call):
         reason = "logits change when nodes are added that have no link to the other nodes, so no vote is safe"
@@ -167,7 +171,7 @@ def _predict(model: nn.Module, data: Data, call: Call | None) -> Tensor:
 def _add_baselines(proof: Proof, model: nn.Module, data: Data, call: Call | None) -> Proof:
     """Add the labels, and the predictions of the model itself with all links and without any."""
     inner = model.model if isinstance(model, Voted) else model
-    bare = delete_edges(data, torch.ones_like(require(data, "edge_index")[0], dtype=torch.bool))
+    bare = without_edges(data)
     label, test = (value if isinstance(value := data.get(name), Tensor) else None for name in ("y", "test_mask"))
     plain, without_links = (_predict(inner, graph, call) for graph in (data, bare))
     return replace(proof, label=label, test=test, plain=plain, without_links=without_links)

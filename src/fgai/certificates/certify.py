@@ -13,6 +13,8 @@ from fgai.certificates.explanation import CERTIFIED_TOP, Norm
 from fgai.certificates.perturbation_sets import PerturbationSet
 from fgai.certificates.proof import Proof
 from fgai.certificates.record import Certificate, attention_certificate
+from fgai.certificates.votes import Voted
+from fgai.checks import refuse_sampled
 from fgai.errors import SettingError
 
 RADIUS, NORM, STEPS = 0.05, "l1", 10
@@ -99,6 +101,9 @@ def certify(
     >>> certificate.beta2.how, certificate.alpha2.how
     ('exact', 'bound')
     """
+    refuse_sampled(data)
+    if isinstance(model, Voted) and against is None:
+        raise SettingError("a Voted model has no attention of its own; give against=Links(...), or certify voted.model")
     data, call = along_messages(model, data, call)
     if against is None:
         return attention_certificate(model, data, vanilla, k, radius, norm, steps, call)

@@ -42,9 +42,9 @@ from fgai.calling import Call, call_model, eval_mode, forward_parameters, takes_
 from fgai.certificates.chain import class_logits
 from fgai.certificates.linked import logits_of_parts
 from fgai.certificates.rounding import precisions, rounding
-from fgai.checks import refuse_cached
+from fgai.checks import one_graph, refuse_cached
 from fgai.errors import SettingError
-from fgai.graph import add_nodes, delete_edges, require
+from fgai.graph import add_nodes, delete_edges, require, without_edges
 from fgai.printing import short_repr
 from fgai.reading import Reading
 from fgai.settings import check_whole
@@ -166,7 +166,7 @@ class Voted(nn.Module):
             CallError: The model cannot be called on the graph, or does not return logits.
         """
         self._check_inputs(data, call)
-        bare = delete_edges(data, torch.ones_like(require(data, "edge_index")[0], dtype=torch.bool))
+        bare = without_edges(data)
         share = rounding(*precisions(self.model, require(data, "x")))
         logits = logits_of_parts(self.model, bare, self.graphs(data), call)
         return reduce(add, (_vote(part, share) for part in logits))
@@ -199,6 +199,7 @@ class Voted(nn.Module):
             DataError: The graph has no `y` or no `val_mask`.
         """
         check_whole(0, links=links)
+        data = one_graph(data, masks=("val_mask",))
         val_mask, label = require(data, "val_mask"), require(data, "y")
         if not groups or not bool(val_mask.any()):
             raise SettingError(f"groups={tuple(groups)}, {int(val_mask.sum())} validation nodes; give at least one")

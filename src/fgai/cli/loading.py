@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import DataLoader
 
 from fgai import datasets, saved
 from fgai.backbones import BACKBONES
+from fgai.checks import describe_tensor
 from fgai.datasets import DATASETS
 from fgai.errors import DataError, SettingError
 from fgai.items import refuse_typed
@@ -99,7 +102,7 @@ def load_saved_model(folder: Path) -> LoadedModel:
 
 def load_user_model(source: str, weights: Path | None) -> LoadedModel:
     """Build a user's own model with `module:function`, and load its weights from a safetensors file."""
-    model = _call_function(source)
+    model = _call_function(source, nn.Module)
     return LoadedModel(model if weights is None else saved.load_weights(model, weights), source)
 
 
@@ -110,7 +113,7 @@ def is_stored(data: str) -> bool:
 
 def load_graph(name: str, seed: int) -> Data:
     """Load a dataset with the split of `seed`, or build a graph with `module:function`."""
-    return _call_function(name) if ":" in name else datasets.load(name, seed=seed)
+    return _call_function(name, Data, HeteroData, list, DataLoader) if ":" in name else datasets.load(name, seed=seed)
 
 
 def prepare_graph(backbone: str, name: str, seed: int) -> Data:
@@ -130,11 +133,20 @@ def _graph_beside(source: str) -> str:
     return f"{module}:data"
 
 
-def _call_function(source: str) -> Any:
-    """The result of `module:function`; the module may be in the current folder."""
+def _call_function(source: str, *kinds: type) -> Any:
+    """The result of `module:function`, of one of these kinds; the module may be in the current folder."""
     module, _, name = source.partition(":")
     try:
         function = getattr(import_from_cwd(module), name)
     except AttributeError as error:
         raise DataError(f"{source}: {error}; give module:function") from error
-    return function()
+    try:
+        made = function()
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(line.filename).name}, line {line.lineno}"
+        raise DataError(f"{source} raised {type(error).__name__}: {error} ({place})") from error
+    if not isinstance(made, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise DataError(f"{source} returned {describe_tensor(made)}; let it return a {names}")
+    return made

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from fgai.attention import explaining_sites, nonuniformity
 from fgai.calling import Call, along_messages
-from fgai.checks import GraphInput, describe_tensor, one_graph
+from fgai.checks import GraphInput, describe_tensor, one_graph, refuse_sampled
 from fgai.computation_graph import depth_of, large_part
 from fgai.errors import CallError, DataError, SettingError
 from fgai.explanations import Attribution, Explanation
@@ -21,9 +21,11 @@ from fgai.faithfulness.selection import TIE, Ranked
 from fgai.grades import Grade, grade_faithful
 from fgai.graph import locate, require, segment_sum
 from fgai.intervals import Interval
-from fgai.model_checks import repeated_reading
+from fgai.model_checks import check_links_used, repeated_reading
 from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_positive, check_seed, check_whole
+
+MAX_UNKNOWN = 0.05  # share of the attended edges that may be missing in the graph without a note
 
 
 def measure_faithfulness(
@@ -70,9 +72,11 @@ def measure_faithfulness(
     'unknown'
     """
     _check_settings(nodes, share, at_least, draws, seed)
+    refuse_sampled(data)
     data, call = along_messages(model, one_graph(data), call, explanation)
     with open_reader(model, call) as read:
         clean = repeated_reading(read, data)
+        check_links_used(read, data, clean)
         _check_items(model, data, clean)
         attribution = clean.attribution(explanation, read=read, graph=data)
         return faithfulness_of(
@@ -124,14 +128,20 @@ def faithfulness_of(
 
 
 def _unknown_edges(attribution: Attribution, data: Data) -> tuple[str, ...]:
-    """Return a note if most attended edges between two nodes are not in the graph, so that none can be deleted."""
+    """Return a note if attended edges between two nodes are not in the graph, so that they cannot be deleted."""
     edges = attribution.edge_index[:, attribution.edge_index[0] != attribution.edge_index[1]]
-    missing = int((locate(edges, require(data, "edge_index").to(edges)) < 0).sum())
-    if 2 * missing <= edges.size(1):
+    known = require(data, "edge_index").to(edges)
+    missing = edges[:, locate(edges, known) < 0]
+    if missing.size(1) <= MAX_UNKNOWN * edges.size(1):
         return ()
+    both_ways = bool((locate(known[:, known[0] != known[1]], edges) >= 0).all())
+    if both_ways and bool((locate(missing.flip(0), known) >= 0).all()):
+        cause = "the model makes the edges undirected; give it the graph with both directions, ToUndirected()(data)"
+    else:
+        cause = "the model reverses the edges or builds its own"
     return (
-        f"{missing} of the {edges.size(1)} attended edges between two nodes are not edges of the graph, so deletions "
-        "do not test them: the model reverses the edges or builds its own",
+        f"{missing.size(1)} of the {edges.size(1)} attended edges between two nodes are not edges of the graph, so "
+        f"deletions do not test them: {cause}",
     )
 
 
@@ -157,6 +167,8 @@ def _check_settings(nodes: int | Tensor, share: float, at_least: int, draws: int
         check_whole(1, nodes=nodes)
     elif nodes.dim() != 1 or nodes.dtype not in (torch.int32, torch.int64):
         raise SettingError(f"nodes is {describe_tensor(nodes)}; give a number of nodes, or their ids as integers [n]")
+    elif len(nodes.unique()) < len(nodes):
+        raise SettingError(f"nodes has {len(nodes)} ids, and {len(nodes.unique())} different ones; give each id once")
 
 
 @dataclass(frozen=True)

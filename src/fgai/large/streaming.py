@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -234,7 +235,7 @@ def certify_batches(
     1000
     """
     batches = (on_device(_numbered(batch, model), device_of(model)) for batch in loader)
-    parts = [_head(certify(model, batch, vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
+    parts = [_head(certify(model, _whole(batch), vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
     parts = distributed.all_gather_in_turn(parts)
     if not parts:
         raise DataError("the loader gave no batch; give it seed nodes")
@@ -257,6 +258,15 @@ def _numbered(batch: Data, model: nn.Module) -> Data:
             "torch.arange(data.num_nodes) before another loader splits the graph"
         )
     return batch
+
+
+def _whole(batch: Data) -> Data:
+    """Return a sampled batch as a graph of its own; only the rows of its seed nodes may be used."""
+    graph = copy.copy(batch)
+    for name in ("batch_size", "batch"):
+        if name in graph:
+            del graph[name]
+    return graph
 
 
 def _head(value: Any, nodes: int) -> Any:

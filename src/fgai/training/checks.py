@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from torch_geometric.data import Data
 from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, call_errors, eval_mode, run_model
 from fgai.checks import check_finite, check_labels, check_logits, expected_rows
-from fgai.errors import CallError, NotFiniteError
-from fgai.reading import Reading
+from fgai.errors import CallError, NotFiniteError, TapError
+from fgai.model_checks import check_links_used
+from fgai.reading import Reading, TrainingReader
 from fgai.training.data import MASKS, Batch
 
 REMEDY = "lower the learning rate, scale the features, or give the terms smaller weights"
@@ -28,13 +30,14 @@ class BatchChecks:
         self._call, self._classes = call, 0
         self._last: Data | None = None
 
-    def check(self, model: nn.Module, batch: Batch) -> None:
+    def check(self, read: TrainingReader, batch: Batch) -> None:
         """Check a batch before its loss terms are computed; a repeated graph is checked once."""
         if self._last is batch.graph:
             return
         self._last = batch.graph
         if not self._classes:
-            self._classes = self._count_classes(model, batch)
+            self._classes = self._count_classes(read.model, batch)
+            self._check_links(read, batch)
         y = batch.graph.get("y")
         for mask in (batch.graph.get(name) for name in MASKS):
             if y is not None and mask is not None:
@@ -48,6 +51,11 @@ class BatchChecks:
             raise CallError(f"{type(model).__name__} returned {type(logits).__name__}; pick the logits with call=...")
         check_logits(logits, type(model).__name__, expected_rows(batch.graph), trained=False)
         return binary_logits(Reading(logits, {})).size(1)
+
+    def _check_links(self, read: TrainingReader, batch: Batch) -> None:
+        """Raise `CallError` if an attack on the links would not reach the model."""
+        with eval_mode(read.model), torch.no_grad(), suppress(TapError):  # without attention, only logits are read
+            check_links_used(read, batch.graph, read(batch.graph))
 
 
 def check_terms(terms: Mapping[str, float], epoch: int) -> None:

@@ -253,7 +253,7 @@ def _settings(method: Scheduled, model: nn.Module, call: Call) -> dict[str, Any]
 
 def _checked_terms(terms: LossTerms, batch_checks: BatchChecks, read: TrainingReader, batch: Batch) -> Terms:
     """Check a batch, then return its loss terms."""
-    batch_checks.check(read.model, batch)
+    batch_checks.check(read, batch)
     return terms(read, batch)
 
 
