@@ -157,7 +157,8 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, clim
     if failed := _grade(tests, f"Under {attack} it is not stable", unknown):
         return failed
     if not climbed:
-        return Grade("unknown", f"{unknown}: the answers have no slope in the injected features, so it did not climb.")
+        reason = "the answers have no slope in the injected features, so no attack by gradient can tell"
+        return Grade("unknown", f"{unknown}: {reason}.")
     return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
 
 

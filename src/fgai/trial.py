@@ -177,7 +177,7 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
 def has_slope(trial: Trial) -> bool:
     """Return whether the answers of an attacked trial have a gradient in the features of the injected nodes.
 
-    Without one (a model that rounds its features, or cuts links), the attack did not climb, and says little. It is
+    Without one (a model that rounds its features, or cuts links), the attack found what chance found. It is
     tested at the attacked features and near 0. True if no node is injected.
     """
     change = getattr(trial.now, "perturbation", None)

@@ -146,7 +146,7 @@ def test_more_deletions_than_there_are_links_cost_nothing_more():
 def test_no_injection_changes_a_certified_class_or_evicts_a_certified_member(touched):
     generator, certified, fell, members = torch.Generator().manual_seed(0), 0, 0, []
     torch.manual_seed(2)
-    for _ in range(8):
+    for _ in range(5):
         model, data = Two(GATConv, scale=0.2).eval(), graph(share=0.7, low=0.2, high=0.6)
         for nodes in (1, 2):
             allowed = Injection(nodes, box=(0.2, 0.6), neighbours=touched)

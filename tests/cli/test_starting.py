@@ -42,6 +42,6 @@ def test_init_overwrites_nothing(run, tmp_path):
 
 
 def test_a_model_without_a_graph_beside_it_needs_one(run, tmp_path):
-    (tmp_path / "mine.py").write_text("def build(): ...\ndata = 3\n")
+    (tmp_path / "mine.py").write_text("import torch\n\ndef build():\n    return torch.nn.Linear(1, 1)\n\ndata = 3\n")
     refused = run("audit", "--model", "mine:build")
     assert refused.exit_code == 2 and "which graph? mine has no function `data`" in refused.stderr

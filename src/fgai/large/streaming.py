@@ -235,7 +235,7 @@ def certify_batches(
     1000
     """
     batches = (on_device(_numbered(batch, model), device_of(model)) for batch in loader)
-    parts = [_head(certify(model, _whole(batch), vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
+    parts = [_head(certify(model, _as_graph(batch), vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
     parts = distributed.all_gather_in_turn(parts)
     if not parts:
         raise DataError("the loader gave no batch; give it seed nodes")
@@ -260,7 +260,7 @@ def _numbered(batch: Data, model: nn.Module) -> Data:
     return batch
 
 
-def _whole(batch: Data) -> Data:
+def _as_graph(batch: Data) -> Data:
     """Return a sampled batch as a graph of its own; only the rows of its seed nodes may be used."""
     graph = copy.copy(batch)
     for name in ("batch_size", "batch"):
