@@ -442,7 +442,7 @@ def winning_links() -> str:
     """How often each choice of links found the worst perturbation of a model."""
     rows = json.loads((ROOT / "results/winning_links.json").read_text())
     links = [row["links"] for row in rows if row["threat"] == "strongest"]
-    counts = [f"{name} {links.count(name)}" for name in ("coverage", "degree", "random")]
+    counts = [f"{name} {links.count(name)}" for name in ("coverage", "reach", "degree", "random")]
     return f"Links of the worst perturbation of {len(links)} models under `strongest`: {', '.join(counts)}.\n"
 
 

@@ -63,12 +63,12 @@ def rows(cell: Cell, models: Path) -> list[dict[str, Any]]:
 
 
 def links_of(one: SavedPerturbation, data: Data) -> str:
-    """The choice of links that made these links. Random links and those by degree do not depend on the model."""
+    """The choice of links that made these links; only `coverage` depends on the model."""
     attack: Any = THREATS[one.origin.threat].adversary
     (edges,) = attack.edges
     budget = LinkBudget(attack.nodes, edges, torch.arange(int(data.num_nodes or 0)), one.origin.seed)
     linked = one.perturbation.added[1, one.perturbation.added[0] >= int(data.num_nodes or 0)].sort().values
-    for name in ("random", "degree"):
+    for name in ("random", "degree", "reach"):
         if torch.equal(LINKS[name](data, budget, None).flatten().sort().values, linked):
             return name
     return "coverage"

@@ -148,6 +148,15 @@ def test_coverage_is_greedy_on_the_weight_of_what_is_near_a_link(doubt):
     assert cover(graph, picked, weight) >= (1 - 1 / np.e) * float(weight.sum()) or len(picked) == 6
 
 
+def test_reach_covers_the_most_nodes_whatever_their_margins():
+    graph, clean = community(), Reader(trained())(community()).detach()
+    budget = LinkBudget(2, 3, torch.arange(int(graph.num_nodes or 0)))
+    reach, coverage = (LINKS[name](graph, budget, clean).flatten().tolist() for name in ("reach", "coverage"))
+    assert sorted(reach) == sorted(LINKS["coverage"](graph, budget, None).flatten().tolist())
+    every = torch.ones(int(graph.num_nodes or 0))
+    assert cover(graph, reach, every) > cover(graph, coverage, every)
+
+
 def test_links_of_nodes_that_are_not_linked_themselves_are_counted_again_when_all_is_covered():
     empty = Data(x=torch.ones(4, 1), edge_index=torch.empty(2, 0, dtype=torch.long))
     assert sorted(LINKS["coverage"](empty, LinkBudget(2, 4, torch.arange(4)), None)[0].tolist()) == [0, 1, 2, 3]

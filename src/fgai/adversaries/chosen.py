@@ -70,7 +70,7 @@ class ChosenInjection:
 
     nodes: int = 20
     edges: tuple[int, ...] = (40,)
-    links: tuple[str, ...] = ("random", "degree", "coverage")
+    links: tuple[str, ...] = ("degree", "coverage", "reach")
     surrogates: tuple[str, ...] = ("cross-entropy", "margin", "kl", ALL_CLASSES)
     schedules: Schedules = ((40, 0.1), (10, 0.4))
     adam: Schedules = ((50, 1.0), (100, 0.05))

@@ -98,7 +98,7 @@ class NodeInjection:
         targets: Nodes to link to; by default all.
         seed: Seed of the links and of the random start.
         links: How the links are chosen among the targets, a name in `LINKS`: `random`, `random-by-degree`, `degree`,
-            `coverage` or `safe`.
+            `coverage`, `reach` or `safe`.
         features: Set of the injected features, a name in `FEATURES`: `box`, its rows with the sum 1 (`unit-sum`), or
             rows that resemble the data (`realistic`, `binary`, `l1`, `l2`), which ignore `box`, or the nodes that they
             are linked to (`similar`).

@@ -1,4 +1,4 @@
-"""Choice of the nodes that injected nodes link to: at random, by degree, near nodes of low margin, or far from them."""
+"""Choice of the nodes that injected nodes link to: at random, by degree, by what they cover, or with large margins."""
 
 from __future__ import annotations
 
@@ -93,6 +93,21 @@ def coverage_links(graph: Data, budget: LinkBudget, clean: Reading | None = None
     begin, ends = _closed_neighbours(require(graph, "edge_index").cpu(), nodes)
     count = min(budget.nodes * budget.edges, len(budget.allowed))
     return _assign(_greedy_cover(begin, ends, _node_weights(clean, nodes), budget.allowed, count), budget)
+
+
+@LINKS.register("reach")
+def reach_links(graph: Data, budget: LinkBudget, clean: Reading | None = None) -> Tensor:
+    """Links that cover as many nodes as possible, whatever their margins: `coverage` with equal weights.
+
+    It is the better choice where an injected node changes the class of whatever it reaches.
+
+    >>> path = Data(edge_index=torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]]), num_nodes=5)
+    >>> sure = Reading(torch.tensor([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), {})
+    >>> one = LinkBudget(1, 1, torch.arange(5))
+    >>> reach_links(path, one, sure), coverage_links(path, one, sure)
+    (tensor([[1]]), tensor([[3]]))
+    """
+    return coverage_links(graph, budget)
 
 
 @LINKS.register("safe")

@@ -156,7 +156,7 @@ _register(
 _register(
     "strongest",
     "strongest",
-    ChosenInjection(links=("degree", "coverage")),  # random links never won in 20 cells: results/winning_links.json
+    ChosenInjection(),
     "flips",
     "An attacker who knows the model: 20 injected nodes with 40 links each, to nodes of its choice, any features in "
     "[-1, 1], to change as many predictions as possible.",
