@@ -72,8 +72,6 @@ def _rebuild(entries: Tensor, data: Data, by_target: bool) -> Tensor:
     old_keys, new_keys = (ends[0] * base + ends[1] for ends in (entries.indices(), indices))
     at = torch.searchsorted(old_keys, new_keys).clamp(max=max(len(old_keys) - 1, 0))
     known = entries.values()
-    if not len(old_keys):
-        return torch.sparse_coo_tensor(indices, known.new_ones(len(new_keys)), (nodes, nodes)).coalesce()
-    typical = known.new_ones(()) if known.dtype == torch.bool else known.median()
-    values = torch.where(old_keys[at] == new_keys, known[at], typical)
+    typical = known.median() if len(known) and known.dtype != torch.bool else known.new_ones(())
+    values = torch.where(old_keys[at] == new_keys, known[at], typical) if len(known) else typical.expand(len(new_keys))
     return torch.sparse_coo_tensor(indices, values, (nodes, nodes)).coalesce()

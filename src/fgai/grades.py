@@ -132,7 +132,7 @@ def grade_faithful(
     return Grade("unknown", f"Not enough evidence that deleting {edges} hurts more {' or '.join(undecided)}; {needed}.")
 
 
-def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, climbed: bool = True) -> Grade:
+def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, has_slope: bool = True) -> Grade:
     """Grade whether explanation and predictions survive an attack.
 
     Args:
@@ -140,7 +140,7 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, clim
         overlap: V_k of the explanation, clean and attacked.
         loss: F1 on the clean graph minus F1 on the attacked graph.
         shift: g-TVD of the predictions.
-        climbed: Whether the answers have a gradient that the attack can follow; without one, survival says little.
+        has_slope: Whether the answers have a gradient that the attack can follow; without one, survival says little.
 
     Returns:
         `yes`, `no` or `unknown`.
@@ -156,7 +156,7 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, clim
     unknown = f"Whether it is stable under {attack} is unknown"
     if failed := _grade(tests, f"Under {attack} it is not stable", unknown):
         return failed
-    if not climbed:
+    if not has_slope:
         reason = "the answers have no slope in the injected features, so no attack by gradient can tell"
         return Grade("unknown", f"{unknown}: {reason}.")
     return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
@@ -169,7 +169,7 @@ def grade(
     faithful: Grade | None,
     attack: str,
     *,
-    climbed: bool = True,
+    has_slope: bool = True,
 ) -> Grades:
     """Grade an explanation from the numbers of an audit.
 
@@ -180,7 +180,7 @@ def grade(
             and `f1_largest_class`.
         faithful: The grade of the test of faithfulness, or None if there was none.
         attack: Name of the attack.
-        climbed: Whether the answers have a gradient that the attack can follow.
+        has_slope: Whether the answers have a gradient that the attack can follow.
 
     Returns:
         The three grades and a summary line.
@@ -200,7 +200,7 @@ def grade(
     return sum_up(
         grade_used(baselines["g_tvd_uniform"], clean["nonuniformity"], baselines["overlap_randomised"]),
         faithful or untested,
-        grade_stable(attack, attacked["overlap"], clean["f1"] - attacked["f1"], attacked["g_tvd"], climbed=climbed),
+        grade_stable(attack, attacked["overlap"], clean["f1"] - attacked["f1"], attacked["g_tvd"], has_slope=has_slope),
         {"model": clean["f1"], "largest_class": baselines["f1_largest_class"]},
     )
 

@@ -186,12 +186,7 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor, **given: Tensor) -> Dat
             if data.is_node_attr(name):
                 more[name] = _pad(name, value, x.size(0))
             elif data.is_edge_attr(name):
-                count = edge_index.size(1)
-                if value.is_floating_point() and len(value):
-                    links = _typical_links(data, value, count, given.get("edge_type"))
-                    more[name] = torch.cat([value, links])
-                else:
-                    more[name] = _pad(name, value, count)
+                more[name] = _pad_links(data, name, edge_index.size(1), given.get("edge_type"))
     if isinstance(batch := data.get("batch"), Tensor):
         more.batch = extend_batch(batch, x.size(0), edge_index, separate=has_graphs(data))
         if "ptr" in data:  # of the batch that `sort_by_graph` returns
@@ -293,18 +288,21 @@ def _belongs_to_items(data: Data, name: str, items: Items) -> bool:
     return per_row and (items.kind != "nodes" or items.typed is not None) and data[name].size(0) == items.count
 
 
-def _typical_links(data: Data, value: Tensor, count: int, edge_type: Tensor | None) -> Tensor:
-    """Return the attribute of new links: the median of each column, in a typed graph over the same relation.
+def _pad_links(data: Data, name: str, count: int, edge_type: Tensor | None) -> Tensor:
+    """Pad an attribute of links: floats with the median of each column, in a typed graph over the same relation.
 
     A new link with the weight 0 would not reach the model, and an attack on it would seem to fail.
     """
+    value = data[name]
+    if not value.is_floating_point() or not len(value):
+        return _pad(name, value, count)
     if edge_type is None:
-        return value.detach().median(dim=0).values.expand(count, *value.shape[1:])
+        return torch.cat([value, value.detach().median(dim=0).values.expand(count, *value.shape[1:])])
     rows, known = value.new_zeros(count, *value.shape[1:]), require(data, "edge_type")
     for relation in edge_type.unique():
         if len(same := value.detach()[known == relation.to(known)]):
             rows[(edge_type == relation).to(rows.device)] = same.median(dim=0).values
-    return rows
+    return torch.cat([value, rows])
 
 
 def _pad(name: str, value: Tensor, rows: int) -> Tensor:

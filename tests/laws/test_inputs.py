@@ -123,8 +123,8 @@ def test_a_model_without_slope_is_not_called_stable():
         with open_reader(model) as read:
             clean = clean_trial(read, DATA)
             assert has_slope(attacked_trial(ATTACK, "cross-entropy", clean, 0)) is expected and has_slope(clean)
-    assert grade_stable("an attack", 1.0, 0.0, 0.0, climbed=False).value == "unknown"
-    assert grade_stable("an attack", 0.1, 0.0, 0.0, climbed=False).value == "no"  # what it found is true
+    assert grade_stable("an attack", 1.0, 0.0, 0.0, has_slope=False).value == "unknown"
+    assert grade_stable("an attack", 0.1, 0.0, 0.0, has_slope=False).value == "no"  # what it found is true
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def audit(
         moved, views = _select_views(clean, trials, show_nodes, reference)
         shown = [view.graph for view in (reference.graph_views if reference else ())]
         views_of_graphs = graph_views(clean, trials, show_nodes, shown)
-        climbed = any(has_slope(trial) for trial in trials)
+        slope = any(has_slope(trial) for trial in trials)
     estimates = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
     adversary = describe(threat)
     return AuditReport(
@@ -144,7 +144,7 @@ def audit(
                 baselines,
                 tested.grade if tested else None,
                 threat.name or adversary["name"],
-                climbed=climbed,
+                has_slope=slope,
             ),
             unread_attention(clean),
         ),

@@ -56,8 +56,6 @@ def prove(model: nn.Module, data: Data, against: PerturbationSet, k: float, call
 
 
 def _by_votes(model: Any, data: Data, against: Links | Deletions, k: int, call: Call | None) -> Proof:
-    readings = [Reading(class_logits(model.model, graph, call), {}) for graph in (data, without_edges(data))]
-    refuse_unused_links(model.model, data, *readings)
     votes = model.votes(data, call)
     if not is_local(model, data, call):
         reason = "logits change when nodes are added that have no link to the other nodes, so no vote is safe"
@@ -169,12 +167,16 @@ def _predict(model: nn.Module, data: Data, call: Call | None) -> Tensor:
 
 
 def _add_baselines(proof: Proof, model: nn.Module, data: Data, call: Call | None) -> Proof:
-    """Add the labels, and the predictions of the model itself with all links and without any."""
+    """Add the labels, and the predictions of the model itself with all links and without any.
+
+    Votes of a model that does not use the links are refused: they would certify all nodes.
+    """
     inner = model.model if isinstance(model, Voted) else model
-    bare = without_edges(data)
+    plain, bare = (class_logits(inner, graph, call) for graph in (data, without_edges(data)))
+    if isinstance(model, Voted) and _VOTES[type(proof.against)] is _by_votes:
+        refuse_unused_links(inner, data, Reading(plain, {}), Reading(bare, {}))
     label, test = (value if isinstance(value := data.get(name), Tensor) else None for name in ("y", "test_mask"))
-    plain, without_links = (_predict(inner, graph, call) for graph in (data, bare))
-    return replace(proof, label=label, test=test, plain=plain, without_links=without_links)
+    return replace(proof, label=label, test=test, plain=plain.argmax(1), without_links=bare.argmax(1))
 
 
 def _on_one_device(proof: Proof) -> Proof:
