@@ -65,7 +65,7 @@ def call_by_signature(model: nn.Module, graph: Graph) -> Tensor:
 def run_model(model: nn.Module, graph: Graph, call: Call | None = None) -> Any:
     """Return the output of a model, called with `call` or by its signature; of a dict by type, that of the answer."""
     graph = copy.copy(split(graph).graph if is_typed(graph) else graph)  # a model may assign its attributes
-    with _refused_writes(model, graph):
+    with _refused_writes(model, graph), torch.compiler.set_stance("force_eager"):  # compiled code cannot be read
         output = (call or call_by_signature)(model, graph)
     if isinstance(graph, HeteroData) and isinstance(output, Mapping) and "answer" in graph:
         return output.get(graph["answer"])

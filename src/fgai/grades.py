@@ -157,7 +157,7 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, has_
     if failed := _grade(tests, f"Under {attack} it is not stable", unknown):
         return failed
     if not has_slope:
-        reason = "the answers have no slope in the injected features, so no attack by gradient can tell"
+        reason = "the answers have no slope in what the attack changes, so no attack by gradient can tell"
         return Grade("unknown", f"{unknown}: {reason}.")
     return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
 

@@ -164,10 +164,10 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor, **given: Tensor) -> Dat
     """Return the graph with the rows of `x` as additional nodes and `edge_index` as additional edges.
 
     New nodes are numbered from `data.num_nodes`. All other attributes are padded: floats of nodes with 0, those of
-    edges (`edge_weight`, `edge_attr`) with the median of each column, masks with False, labels and ids (`y`, `n_id`,
-    `e_id`) with -1, other integers (types, relations) with their most frequent value; `given` holds other values for
-    the new rows of attributes, by name. In a batch, a new node belongs to the graph that it is linked to. Gradients
-    reach `x`, also if `data.x` is sparse.
+    edges (`edge_weight`, `edge_attr`) with the row nearest to their median, masks with False, labels and ids (`y`,
+    `n_id`, `e_id`) with -1, other integers (types, relations) with their most frequent value; `given` holds other
+    values for the new rows of attributes, by name. In a batch, a new node belongs to the graph that it is linked to.
+    Gradients reach `x`, also if `data.x` is sparse.
 
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([4, 5]))
     >>> more = add_nodes(data, torch.ones(1, 1), torch.tensor([[2], [0]]))
@@ -289,20 +289,25 @@ def _belongs_to_items(data: Data, name: str, items: Items) -> bool:
 
 
 def _pad_links(data: Data, name: str, count: int, edge_type: Tensor | None) -> Tensor:
-    """Pad an attribute of links: floats with the median of each column, in a typed graph over the same relation.
-
-    A new link with the weight 0 would not reach the model, and an attack on it would seem to fail.
-    """
-    value = data[name]
+    """Pad an attribute of links: floats with their typical row, in a typed graph that of the same relation."""
+    value = data[name]  # with a weight of 0, a new link would not reach the model, and an attack would seem to fail
     if not value.is_floating_point() or not len(value):
         return _pad(name, value, count)
     if edge_type is None:
-        return torch.cat([value, value.detach().median(dim=0).values.expand(count, *value.shape[1:])])
+        return torch.cat([value, _typical(value).expand(count, *value.shape[1:])])
     rows, known = value.new_zeros(count, *value.shape[1:]), require(data, "edge_type")
     for relation in edge_type.unique():
-        if len(same := value.detach()[known == relation.to(known)]):
-            rows[(edge_type == relation).to(rows.device)] = same.median(dim=0).values
+        if len(same := value[known == relation.to(known)]):
+            rows[(edge_type == relation).to(rows.device)] = _typical(same)
     return torch.cat([value, rows])
+
+
+def _typical(values: Tensor) -> Tensor:
+    """The row that is nearest to the medians of the columns (l1); of several, the most frequent."""
+    rows = values.detach().reshape(len(values), -1)
+    away = (rows - rows.median(dim=0).values).abs().sum(1)
+    nearest, counts = rows[away == away.min()].unique(dim=0, return_counts=True)
+    return nearest[counts.argmax()].view(values.shape[1:])
 
 
 def _pad(name: str, value: Tensor, rows: int) -> Tensor:

@@ -80,11 +80,11 @@ def test_the_weight_of_a_bond_is_its_sum_over_the_nodes_before_and_after(found, 
 
 
 def test_atoms_and_bonds_have_their_names_reasons_and_classes(found, batch, model, attacked):
-    kinds = dict(zip(links(batch.edge_index), batch.edge_attr.argmax(1).tolist(), strict=True))
     reasons = dict(zip(links(batch.edge_index), batch.edge_mask.tolist(), strict=True))
     clean = read(model, batch).probs.argmax(1)
     for view in found.graph_views:
         now = loose(attacked[view.seed].graph)
+        kinds = dict(zip(links(now.edge_index), now.edge_attr.argmax(1).tolist(), strict=True))
         assert [atom[0] for atom in view.atoms] == (now.batch == view.graph).nonzero().flatten().tolist()
         assert len(view.atoms) == int((batch.batch == view.graph).sum()) + 2
         for node, kind, _, _, known in view.atoms:

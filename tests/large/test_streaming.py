@@ -1,9 +1,11 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch_geometric.nn import GATConv, TransformerConv
+from torch_geometric.sampler.base import NumNeighbors
 
 from fgai import FGAI, NodeInjection, Vanilla, Voted, certify, datasets, read
 from fgai.backbones import build
@@ -11,6 +13,7 @@ from fgai.certificates import Deletions, Links, certified_radius
 from fgai.datasets.split import split_nodes
 from fgai.errors import CallError, DataError, UnknownNameError
 from fgai.large import (
+    Loader,
     audit_batches,
     batch_readings,
     certify_batches,
@@ -21,6 +24,7 @@ from fgai.large import (
     layerwise_readings,
 )
 from fgai.large.metrics import WEIGHTS, Streamed
+from fgai.large.neighbourhoods import full_batches
 from fgai.metrics.base import measure
 from fgai.reading import Reader
 from fgai.trial import attacked_trial, clean_trial
@@ -230,3 +234,40 @@ def test_a_loader_has_a_hop_for_each_run_of_a_layer_and_refuses_models_that_reac
     close(parts.logits, read(model, DATA).logits)
     with pytest.raises(CallError, match="exchange messages elsewhere"):
         exact_loader(Mixed(), DATA)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda model, loader: next(batch_readings(model, loader)),
+        lambda model, loader: audit_batches(model, loader, ATTACK),
+        lambda model, loader: certify_batches(model, loader, k=3, steps=1),
+        lambda model, loader: certify_batches(Voted(model, groups=5), loader, against=Links(1)),
+    ],
+    ids=["readings", "audit", "certificate", "votes"],
+)
+def test_seed_nodes_that_lack_neighbours_are_refused(models, job):
+    with pytest.raises(DataError, match=r"at most \(3, -1\) neighbours per hop"):
+        job(models[0], Loader(DATA, (3, -1), batch=50))
+    with pytest.raises(DataError, match="reads more than the 1 hops"):
+        job(models[0], full_neighbour_loader(DATA, hops=1, batch=50))
+
+
+def test_enough_hops_are_known_in_directed_graphs_with_parallel_layers_and_by_pyg():
+    class Parallel(nn.Module):
+        """Two layers side by side: one hop."""
+
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = GATConv(16, 4), GATConv(16, 4)
+
+        def forward(self, x, edge_index):
+            return self.one(x, edge_index) + self.two(x, edge_index)
+
+    directed = DATA.clone()
+    directed.edge_index = directed.edge_index[:, directed.edge_index[0] < directed.edge_index[1]]  # has sources only
+    parts = list(full_batches(Parallel(), full_neighbour_loader(directed, hops=1, batch=50)))
+    assert len(parts) == 10
+    sampler = SimpleNamespace(num_neighbors=NumNeighbors([-1, 5]))  # a stand-in: PyG's loader needs an extension
+    with pytest.raises(DataError, match=r"\(-1, 5\) neighbours"):
+        next(full_batches(Parallel(), SimpleNamespace(node_sampler=sampler)))  # pyright: ignore[reportArgumentType]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import HeteroData
+from torch.nn.utils import prune
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.explain import Explainer
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 from torch_geometric.transforms import ToUndirected
@@ -13,9 +14,10 @@ from torch_geometric.utils import softmax, to_undirected
 
 import fgai
 from fgai import NodeInjection, Perturbation, Voted, datasets
+from fgai.adversaries import EdgeRewiring, FeatureBall
 from fgai.certificates import Deletions, Features, Injection, Links
 from fgai.datasets.split import split_nodes
-from fgai.errors import CallError, DataError, SettingError, TapError
+from fgai.errors import CallError, DataError, NotDifferentiableError, SettingError, TapError
 from fgai.grades import grade_stable
 from fgai.graph import add_edges, add_nodes
 from fgai.large import Loader
@@ -64,6 +66,15 @@ def test_added_links_have_the_median_weight_of_the_graph():
     more = add_nodes(data, torch.ones(1, 8), torch.tensor([[60, 3], [3, 60]]))
     middle = data.edge_weight.median()
     assert more.edge_weight[-2:].tolist() == [middle] * 2 and more.edge_attr[-1].tolist() == [middle, -middle]
+
+
+def test_added_links_have_a_row_that_the_graph_has():
+    data = Data(x=torch.ones(3, 8), edge_index=torch.tensor([[0, 1, 2, 0, 1], [1, 2, 0, 2, 0]]))
+    data.edge_attr = torch.eye(4)[[0, 1, 1, 2, 3]]  # kinds of bonds, none of them with the majority
+    data.distance = torch.tensor([[1.0, 9.0], [2.0, 8.0], [3.0, 1.0], [4.0, 3.0], [5.0, 2.0]])  # medians 3 and 3
+    more = add_edges(data, torch.tensor([[2], [1]]))
+    assert more.edge_attr[-1].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert more.distance[-1].tolist() == [4.0, 3.0]
 
 
 def test_added_links_of_a_typed_graph_have_the_median_of_their_relation():
@@ -117,14 +128,29 @@ def test_a_model_that_has_its_own_edges_is_refused_everywhere(job):
     job(Net())
 
 
+class Stepwise(Net):
+    """A model that rounds its answers and keeps their gradient in the features: attention has no effect on it."""
+
+    def forward(self, x, edge_index):
+        return x @ torch.ones(x.size(1), 3) + super().forward(x, edge_index).round()
+
+
 def test_a_model_without_slope_is_not_called_stable():
     rounded = Net(lambda x, edge_index: ((4 * x).round() / 4, edge_index))
     for model, expected in ((rounded, False), (Net(), True)):
         with open_reader(model) as read:
             clean = clean_trial(read, DATA)
             assert has_slope(attacked_trial(ATTACK, "cross-entropy", clean, 0)) is expected and has_slope(clean)
+            assert has_slope(attacked_trial(FeatureBall(steps=1), "cross-entropy", clean, 0)) is expected
     assert grade_stable("an attack", 1.0, 0.0, 0.0, has_slope=False).value == "unknown"
     assert grade_stable("an attack", 0.1, 0.0, 0.0, has_slope=False).value == "no"  # what it found is true
+
+
+def test_a_model_without_slope_in_its_links_is_not_called_stable():
+    for model, expected in ((Stepwise(), False), (Net(), True)):
+        with open_reader(model) as read:
+            trial = attacked_trial(EdgeRewiring(2, 2, rounds=1), "cross-entropy", clean_trial(read, DATA), 0)
+            assert has_slope(trial) is expected
 
 
 @pytest.mark.parametrize(
@@ -184,9 +210,9 @@ def test_a_model_that_makes_edges_undirected_is_noted():
     directed = DATA.clone()
     directed.edge_index = DATA.edge_index[:, DATA.edge_index[0] < DATA.edge_index[1]]
     model = Net(lambda x, edge_index: (x, to_undirected(edge_index, num_nodes=len(x))))
-    assert "makes the edges undirected" in str(fgai.measure_faithfulness(model, directed).notes)
+    assert "makes the edges undirected" in str(fgai.measure_faithfulness(model, directed, nodes=torch.arange(20)).notes)
     both = ToUndirected()(directed.clone())
-    assert "undirected" not in str(fgai.measure_faithfulness(model, both).notes)
+    assert "undirected" not in str(fgai.measure_faithfulness(model, both, nodes=torch.arange(20)).notes)
 
 
 def test_nodes_are_tested_once():
@@ -244,3 +270,59 @@ def test_a_saved_perturbation_adds_the_same_links():
     data.edge_weight = torch.full((data.num_edges,), 2.0)
     change = Perturbation(x=torch.ones(1, 8), added=torch.tensor([[60], [3]]))
     assert change.apply(data).edge_weight[-1] == 2.0
+
+
+def test_a_compiled_model_is_read_as_it_was_written():
+    plain, wrapped, inside = Net(), torch.compile(Net(), backend="eager"), Net()
+    inside.compile(backend="eager")
+    with torch.no_grad():
+        wrapped(DATA.x, DATA.edge_index)  # compiled before fgai reads it
+    plain, wrapped, inside = (fgai.audit(model, DATA, ATTACK, seeds=1) for model in (plain, wrapped, inside))
+    assert inside.attacked == wrapped.attacked == plain.attacked and wrapped.clean == plain.clean
+
+
+class Storing(Net):
+    """A model that stores its attention, with its gradient, to show it."""
+
+    def forward(self, x, edge_index):
+        hidden, self.seen = self.first(x, edge_index, return_attention_weights=True)
+        return self.last(hidden.relu(), edge_index)
+
+
+def test_a_model_that_stores_what_it_computed_is_trained():
+    model, plain = Storing(), Net()
+    model(DATA.x, DATA.edge_index)
+    fits = [fgai.FGAI(epochs=2, adversary=ATTACK).fit(one, DATA).model.state_dict() for one in (model, plain)]
+    assert all(torch.equal(fits[0][name], fits[1][name]) for name in plain.state_dict())
+    assert model.seen[1].requires_grad  # not changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: nn.utils.parametrizations.weight_norm(model.first.lin),
+        lambda model: prune.l1_unstructured(model.first.lin, "weight", amount=0.5),
+    ],
+    ids=["weight-norm", "pruned"],
+)
+def test_weights_that_pyg_cannot_save_are_audited_but_not_trained(change):
+    model = Net()
+    change(model)
+    assert fgai.audit(model, DATA, ATTACK, seeds=1).clean["f1"] > 0
+    with pytest.raises(CallError, match=r"cannot load its own state_dict.*remove_parametrizations"):
+        fgai.FGAI(epochs=1, adversary=ATTACK).fit(model, DATA)
+
+
+def test_a_program_of_torchscript_is_refused():
+    program: Any = torch.jit.trace(nn.Linear(8, 3), DATA.x)
+    with pytest.raises(CallError, match="TorchScript program, without layers"):
+        fgai.FGAI(epochs=1, adversary=ATTACK).fit(program, DATA)
+
+
+def test_a_model_that_cuts_its_gradient_is_refused_with_the_reason():
+    class Cut(Net):
+        def forward(self, x, edge_index):
+            return super().forward(x, edge_index).detach()
+
+    with pytest.raises(NotDifferentiableError, match="detaches its logits, remove that"):
+        fgai.audit(Cut(), DATA, ATTACK, seeds=1)

@@ -112,9 +112,10 @@ def require_gradient(value: Tensor) -> None:
         raise NotDifferentiableError(f"a gradient attack needs gradients, and {mode} is on; call it outside that block")
     if not value.requires_grad:
         raise NotDifferentiableError(
-            "this gain has no gradient, so a gradient attack cannot maximise it; use it with fgai.AttackEnsemble, "
-            "which maximises other gains and compares the results by this one, or choose another gain (cross-entropy, "
-            "kl, margin, attention-divergence, ...)"
+            "this gain has no gradient, so a gradient attack cannot maximise it. If the model computes under "
+            "torch.no_grad() or detaches its logits, remove that from `forward`. Otherwise use the gain with "
+            "fgai.AttackEnsemble, which maximises other gains and compares the results by this one, or choose another "
+            "gain (cross-entropy, kl, margin, attention-divergence, ...)"
         )
 
 

@@ -59,10 +59,14 @@ def _new_values(clean: Trial, trials: Sequence[Trial]) -> list[str]:
     ]
     if read.call is call_by_signature and not takes_graph(read.model):
         inputs = [name for name in inputs if name in forward_parameters(read.model)]
-    links = ", ".join(f"`{name}`" for name in inputs if graph.is_edge_attr(name))
+    links = ", ".join(
+        f"{'the median' if graph[name].dim() == 1 else 'the row nearest to the median'} of `{name}`"
+        for name in inputs
+        if graph.is_edge_attr(name)
+    )
     nodes = ", ".join(f"`{name}`" for name in inputs if graph.is_node_attr(name))
     if links and any(trial.graph.num_edges > graph.num_edges for trial in trials):
-        sentences.append(f"links that the attack adds have the median of {links}")
+        sentences.append(f"links that the attack adds have {links}")
     added = any((trial.graph.num_nodes or 0) > (graph.num_nodes or 0) for trial in trials)
     if nodes and added and not isinstance(read.call, RecomputedEncodings):
         sentences.append(f"nodes that the attack adds have 0 in {nodes}, and all others keep theirs")

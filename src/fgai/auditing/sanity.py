@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from torch_geometric.data import Data
 
 from fgai.attention import explaining_sites, uniform
 from fgai.calling import Call
+from fgai.copying import copy_model
 from fgai.explanations import Attribution, Explanation, compare_nodes
 from fgai.metrics import g_tvd, micro_f1
 from fgai.metrics.explanation import TOP
@@ -77,7 +77,7 @@ def cascading_randomisation(
     Returns:
         The mean of V_k over nodes, by layer; NaN if no node has more than k edges.
     """
-    before, randomised, overlaps = _attribution(model, data, explanation, call), copy.deepcopy(model), {}
+    before, randomised, overlaps = _attribution(model, data, explanation, call), copy_model(model), {}
     with seeded(seed):
         for name, layer in reversed(list(randomised.named_modules())):
             if _randomise(layer):
@@ -108,7 +108,7 @@ def overlap_at_random(
         The mean over nodes with more than 5 edges; NaN if there is none.
     """
     before = _attribution(model, data, explanation, call) if known is None else known
-    randomised = copy.deepcopy(model)
+    randomised = copy_model(model)
     with seeded(0):
         for _, layer in reversed(list(randomised.named_modules())):
             _randomise(layer)

@@ -23,10 +23,10 @@ from fgai.certificates.perturbation_sets import PerturbationSet
 from fgai.certificates.proof import save_as
 from fgai.certificates.record import Condition
 from fgai.checks import one_graph
-from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.files import jsonable
 from fgai.items import refuse_graphs
+from fgai.large.neighbourhoods import full_batches
 from fgai.printing import short_repr
 from fgai.reading import Reader, Reading, open_reader
 from fgai.settings import check_whole
@@ -63,8 +63,11 @@ def batch_readings(model: nn.Module, loader: Iterable[Data], *, call: Call | Non
 
     Args:
         model: The model to read.
-        loader: A loader whose batches have the node ids `n_id`.
+        loader: A loader of full neighbourhoods whose batches have the node ids `n_id`.
         call: How the model is called on a graph; by its signature by default.
+
+    Raises:
+        DataError: The loader samples neighbours, or takes fewer hops than the model reads.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.large import full_neighbour_loader
@@ -74,7 +77,7 @@ def batch_readings(model: nn.Module, loader: Iterable[Data], *, call: Call | Non
     1000
     """
     with open_reader(model, call) as read:
-        for batch in (on_device(batch, device_of(model)) for batch in loader):
+        for batch in full_batches(model, loader, call):
             refuse_graphs(batch, "A reading of sampled batches", "read one Batch of all graphs with fgai.read")
             yield BatchReading(batch.n_id, read.checked(one_graph(batch)).head(num_seed_nodes(batch)))
 
@@ -158,6 +161,9 @@ def audit_batches(
     Returns:
         The metrics on the clean and on the attacked batches.
 
+    Raises:
+        DataError: The loader samples neighbours, or takes fewer hops than the model reads.
+
     >>> from fgai import backbones, datasets
     >>> from fgai.large import full_neighbour_loader
     >>> data = datasets.load("synthetic")
@@ -170,7 +176,7 @@ def audit_batches(
     check_whole(1, seeds=seeds)
     rows = [{name: Streamed(name) for name in WEIGHTS} for _ in range(seeds + 1)]
     with open_reader(model, call) as read:
-        for batch in (on_device(batch, device_of(model)) for batch in loader):
+        for batch in full_batches(model, loader, call):
             refuse_graphs(batch, "An audit of sampled batches", "give all graphs to fgai.audit as one Batch")
             clean = _seed_node_trial(read, batch)
             trials = [clean, *(attacked_trial(by, gain, clean, seed) for seed in range(seeds))]
@@ -225,7 +231,8 @@ def certify_batches(
         A `Proof` with `against`, else a `Certificate`.
 
     Raises:
-        DataError: The loader gave no batch, or a batch for a `Voted` model has no `n_id`.
+        DataError: The loader gave no batch, samples neighbours or takes fewer hops than the model reads; or a batch
+            for a `Voted` model has no `n_id`.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.large import full_neighbour_loader
@@ -234,7 +241,8 @@ def certify_batches(
     >>> len(certify_batches(backbones.build("gat", data), loader, k=3, steps=1).certified)
     1000
     """
-    batches = (on_device(_numbered(batch, model), device_of(model)) for batch in loader)
+    inner = model.model if isinstance(model, Voted) else model
+    batches = (_numbered(batch, model) for batch in full_batches(inner, loader, settings.get("call")))
     parts = [_head(certify(model, _as_graph(batch), vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
     parts = distributed.all_gather_in_turn(parts)
     if not parts:

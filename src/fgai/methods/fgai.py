@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from fgai.attention import Attention, explaining_sites, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.certificates import Injection
+from fgai.copying import copy_model
 from fgai.errors import SettingError
 from fgai.methods.adversarial import BY_DEGREE
 from fgai.methods.base import METHODS, Graphs, Method
@@ -188,7 +188,7 @@ class FGAI(Method):
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Re-train a copy of `model`, which is trained already; see `Method.fit`."""
-        batches, vanilla = source(data), copy.deepcopy(model)
+        batches, vanilla = source(data), copy_model(model)
         worst_case = WorstCase.of(vanilla, data, self.injection, call) if self.certified > 0 else None
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}

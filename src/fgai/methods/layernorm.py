@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fgai.cache import TensorCache
 from fgai.calling import Call
+from fgai.copying import copy_model
 from fgai.graph import segment_sum
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.vanilla import Vanilla
@@ -118,4 +119,4 @@ class LayerNorm(Method):
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a wrapped copy of `model`; see `Method.fit`."""
-        return self.vanilla.fit(Normalised(copy.deepcopy(model), self.kind), data, call=call, checkpoint=checkpoint)
+        return self.vanilla.fit(Normalised(copy_model(model), self.kind), data, call=call, checkpoint=checkpoint)

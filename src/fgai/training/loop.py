@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fgai import distributed
 from fgai.calling import Call, call_by_signature
+from fgai.copying import copy_to_train
 from fgai.devices import device_of, random_state, restore_random_state
 from fgai.errors import CallError, DataError, SettingError
 from fgai.progress import progress
@@ -199,7 +200,7 @@ def train(
     """
     schedule, call = method.schedule, call or call_by_signature
     _check_inputs(model, source, schedule)
-    model = copy.deepcopy(model)
+    model = copy_to_train(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
     run = _Run(model, optimizer, warm_starts, copy.deepcopy(model.state_dict()), [])
     path = checkpoint and Path(checkpoint)
