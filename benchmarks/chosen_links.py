@@ -164,6 +164,13 @@ def reach() -> str:
     return grid(["dataset", "largest row of the box", "median row of the data", "ratio"], body)
 
 
+def layer_norms() -> str:
+    """F1 of the graph transformer with and without its parts, and of GAT with layer norms."""
+    rows = sorted(json.loads((RESULTS / "layer_norms.json").read_text()), key=lambda row: -row["strongest"])
+    body = [[row["model"], *(shown(row[name]) for name in ("f1", "strongest", "realistic"))] for row in rows]
+    return grid(["model", "clean", "strongest", "realistic"], body)
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     **{f"withstood-{name}": partial(withstood, name) for name in ("strongest", "realistic")},
     "withstood-explanation": explained,
@@ -172,4 +179,5 @@ FIGURES: dict[str, Callable[[], str]] = {
     "defences": defences,
     "independent": independent,
     "reach": reach,
+    "layer-norms": layer_norms,
 }

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch_geometric.data import Data
 from torch_geometric.nn.dense import Linear
 
 from fgai import datasets, saved
+from fgai.backbones.gt import GT
 from fgai.graph import require
 from resumable import keep
 
@@ -58,9 +59,10 @@ CHOICES = {"cover": by_cover, "degree": by_degree, "chance": by_chance}
 
 
 class Appended(nn.Module):
-    """The first linear layer of a model: rows of the graph are computed once, and only the injected ones at each step.
+    """A linear layer that a model applies to its features: the rows of the graph are computed once.
 
-    The model is then called on the injected rows alone. It is otherwise PyG's own forward pass.
+    At each step it computes the injected rows only. The model is then called on these alone. It is otherwise PyG's own
+    forward pass.
     """
 
     def __init__(self, linear: nn.Module, x: Tensor) -> None:
@@ -72,15 +74,30 @@ class Appended(nn.Module):
         return torch.cat([self.rows, self.linear(x)])
 
 
+class WithEncodings(nn.Module):
+    """A graph transformer with the encodings of the clean graph, and zeros for injected nodes."""
+
+    def __init__(self, model: nn.Module, encodings: Tensor) -> None:
+        super().__init__()
+        self.model, self.encodings = model, encodings
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Return the logits of all nodes that the edges name."""
+        added = max(len(x), int(edge_index.max()) + 1) - len(self.encodings)
+        return self.model(x, edge_index, pad(self.encodings, (0, 0, 0, added)))
+
+
 def shortened(model: nn.Module, x: Tensor, edge_index: Tensor) -> nn.Module | None:
     """The model with `Appended`, or None if its logits are not those of the model."""
     short = copy.deepcopy(model)
-    name = next((name for name, part in short.named_modules() if isinstance(part, nn.Linear | Linear)), None)
-    if name is None:
+    linear = {name: part for name, part in short.named_modules() if isinstance(part, nn.Linear | Linear)}
+    first = [name for name, part in linear.items() if part.weight.size(1) == x.size(1)]  # GATv2 has two
+    if not first:
         return None
     new, ends = x[:2].flip(1), torch.tensor([[len(x), len(x) + 1], [0, 1]])
     edges = torch.cat([edge_index, ends], 1)
-    short.set_submodule(name, Appended(short.get_submodule(name), x))
+    for name in first:
+        short.set_submodule(name, Appended(linear[name], x))
     same = torch.allclose(short(new, edges), model(torch.cat([x, new]), edges), rtol=1e-3, atol=1e-4)
     return short if same else None
 
@@ -125,6 +142,8 @@ def attack_all(folder: Path, args: argparse.Namespace) -> None:
     data = datasets.load(loaded.manifest["data"], seed=seed)
     x, y, edge_index = (require(data, name) for name in ("x", "y", "edge_index"))
     data.x = x = x.to_dense() if x.is_sparse else x
+    if loaded.manifest["backbone"] == "gt":
+        model = WithEncodings(model, require(GT.prepare(data), "pe"))
     answers, short = model(x, edge_index).argmax(1), shortened(model, x, edge_index)
     clean = float((answers == y)[require(data, "test_mask")].float().mean())
     for name in args.links:
