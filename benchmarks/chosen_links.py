@@ -165,10 +165,14 @@ def reach() -> str:
 
 
 def layer_norms() -> str:
-    """F1 of the graph transformer with and without its parts, and of GAT with layer norms."""
-    rows = sorted(json.loads((RESULTS / "layer_norms.json").read_text()), key=lambda row: -row["strongest"])
-    body = [[row["model"], *(shown(row[name]) for name in ("f1", "strongest", "realistic"))] for row in rows]
-    return grid(["model", "clean", "strongest", "realistic"], body)
+    """F1 of the graph transformer with and without its parts, and of GAT with layer norms; means over seeds."""
+    rows = json.loads((RESULTS / "layer_norms.json").read_text())
+    models = {name: [row for row in rows if row["model"] == name] for name in {row["model"] for row in rows}}
+    columns = ("f1", "strongest", "realistic")
+    means = {name: [mean(row[column] for row in own) for column in columns] for name, own in models.items()}
+    best_first = sorted(models, key=lambda name: -means[name][1])
+    body = [[name, str(len(models[name])), *map(shown, means[name])] for name in best_first]
+    return grid(["model", "seeds", "clean", "strongest", "realistic"], body)
 
 
 FIGURES: dict[str, Callable[[], str]] = {
