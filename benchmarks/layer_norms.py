@@ -33,7 +33,7 @@ RESULTS = Path("results/layer_norms.json")
 ATTACKS = ("strongest", "realistic")
 
 
-class Parts(GT):
+class PartialGT(GT):
     """The graph transformer, with or without its layer norms and its skip connections."""
 
     def __init__(self, features: int, classes: int, *, norms: bool, skips: bool) -> None:
@@ -43,7 +43,9 @@ class Parts(GT):
             for name in ("norm1", "norm2", "norm3"):
                 self.set_submodule(name, nn.Identity())
         if not skips:
-            self.conv2 = TransformerConv(128, classes, heads=1, dropout=self.dropout, root_weight=False)
+            self.conv2 = TransformerConv(
+                self.embed.out_features, classes, heads=1, dropout=self.dropout, root_weight=False
+            )
 
     def forward(self, x: Tensor, edge_index: Tensor, pe: Tensor) -> Tensor:
         """Return the logits; [N, F], [2, E], [N, 8] -> [N, C]."""
@@ -72,10 +74,10 @@ class NormedGAT(nn.Module):
 
 
 MODELS = {
-    "GT": (partial(Parts, norms=True, skips=True), None),
-    "GT without skip connections": (partial(Parts, norms=True, skips=False), None),
-    "GT without layer norms": (partial(Parts, norms=False, skips=True), None),
-    "GT without both": (partial(Parts, norms=False, skips=False), None),
+    "GT": (partial(PartialGT, norms=True, skips=True), None),
+    "GT without skip connections": (partial(PartialGT, norms=True, skips=False), None),
+    "GT without layer norms": (partial(PartialGT, norms=False, skips=True), None),
+    "GT without both": (partial(PartialGT, norms=False, skips=False), None),
     "GAT with layer norms": (NormedGAT, None),
     "GAT with layer norms, FGAI": (NormedGAT, FGAI()),
 }

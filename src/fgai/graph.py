@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from fgai.adjacency import follow_edges
 from fgai.errors import DataError, MatchError
 from fgai.items import Items, copied, extend_batch, has_graphs, items_of
-from fgai.rows import append_rows
+from fgai.rows import append_rows, typical_row
 
 CONCATENATED = ("x", "edge_index", "batch", "ptr")  # not padded by `add_nodes`
 IDS = ("y", "n_id", "e_id", "input_id")  # labels and ids: -1 for none
@@ -294,20 +294,12 @@ def _pad_links(data: Data, name: str, count: int, edge_type: Tensor | None) -> T
     if not value.is_floating_point() or not len(value):
         return _pad(name, value, count)
     if edge_type is None:
-        return torch.cat([value, _typical(value).expand(count, *value.shape[1:])])
+        return torch.cat([value, typical_row(value).expand(count, *value.shape[1:])])
     rows, known = value.new_zeros(count, *value.shape[1:]), require(data, "edge_type")
     for relation in edge_type.unique():
         if len(same := value[known == relation.to(known)]):
-            rows[(edge_type == relation).to(rows.device)] = _typical(same)
+            rows[(edge_type == relation).to(rows.device)] = typical_row(same)
     return torch.cat([value, rows])
-
-
-def _typical(values: Tensor) -> Tensor:
-    """The row that is nearest to the medians of the columns (l1); of several, the most frequent."""
-    rows = values.detach().reshape(len(values), -1)
-    away = (rows - rows.median(dim=0).values).abs().sum(1)
-    nearest, counts = rows[away == away.min()].unique(dim=0, return_counts=True)
-    return nearest[counts.argmax()].view(values.shape[1:])
 
 
 def _pad(name: str, value: Tensor, rows: int) -> Tensor:

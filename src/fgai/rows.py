@@ -1,13 +1,14 @@
-"""Feature rows appended to a matrix, dense or sparse. The operands are noted, so products are computed once."""
+"""Rows appended to a matrix, dense or sparse, and its typical row. Operands are noted: products are computed once."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from fgai.cache import TensorNotes, version
+from fgai.cache import TensorCache, TensorNotes, version
 
 _PARTS = TensorNotes()  # a tensor -> the operands of `append_rows`
+_TYPICAL = TensorCache(size=64)  # an attack adds links to the same graph many times
 
 
 def append_rows(old: Tensor, x: Tensor) -> Tensor:
@@ -54,6 +55,26 @@ def split_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     old, appended, versions = note
     return (old, appended) if (version(old), version(appended)) == versions else None
+
+
+def typical_row(values: Tensor) -> Tensor:
+    """Return the row that is nearest to the medians of the columns (l1); of several, the most frequent.
+
+    >>> typical_row(torch.tensor([[1.0, 9.0], [2.0, 2.0], [3.0, 1.0]]))
+    tensor([2., 2.])
+    """
+    values = values.detach()
+    return _TYPICAL.get("typical", [values], lambda: _typical_row(values))
+
+
+def _typical_row(values: Tensor) -> Tensor:
+    rows = values.reshape(len(values), -1)
+    median = rows.median(dim=0).values
+    away = (rows - median).abs().sum(1)
+    if not bool(away.min()):
+        return median.view(values.shape[1:])
+    nearest, counts = rows[away == away.min()].unique(dim=0, return_counts=True)
+    return nearest[counts.argmax()].view(values.shape[1:])
 
 
 def _note_operands(result: Tensor, old: Tensor, x: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ def test_a_model_that_has_its_own_edges_is_refused_everywhere(job):
 
 
 class Stepwise(Net):
-    """A model that rounds its answers and keeps their gradient in the features: attention has no effect on it."""
+    """A model that rounds its answers and keeps a gradient in the features: small changes of attention do nothing."""
 
     def forward(self, x, edge_index):
         return x @ torch.ones(x.size(1), 3) + super().forward(x, edge_index).round()
