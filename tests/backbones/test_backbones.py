@@ -230,3 +230,17 @@ def test_injected_nodes_leave_the_pairs_as_they_were():
 def test_nodes_and_pairs_are_not_mistaken_for_each_other(backbone, data):
     with pytest.raises(DataError, match="use a backbone for"):
         build(backbone, datasets.load(data))
+
+
+def test_a_large_row_sends_a_large_message_in_gat_and_not_in_gat_norm(community):
+    ratios = {}  # of the message of a row that grows a hundredfold to the message before
+    for name in ("gat", "gat-norm"):
+        model = build(name, community).eval()
+        rows = []
+        model.conv1.register_forward_pre_hook(lambda _, inputs, rows=rows: rows.append(inputs[0]))
+        for size in (1.0, 100.0):
+            call_by_signature(model, Data(x=community.x * size, edge_index=community.edge_index))
+        small, large = (model.conv1.lin(row).norm(dim=1) for row in rows)
+        ratios[name] = float((large / small).detach().max())
+    assert ratios["gat"] == pytest.approx(100, rel=1e-3)
+    assert ratios["gat-norm"] < 2
