@@ -127,19 +127,18 @@ def along_messages(
 
 def _explained_flow(model: nn.Module, flows: dict[str, str], explanation: Any) -> set[str]:
     """Return the flow of the layer that an explanation is about, in a model with both; empty if it is about none."""
-    if explanation in ("tree", "last", "first"):
+    if explanation is not None and not str(explanation).startswith("layer:"):
+        name = getattr(explanation, "__name__", explanation)
         raise TapError(
-            f"{type(model).__name__} has attention layers with both values of `flow`, so '{explanation}' would mix "
-            f"edges with their reverse; use the attention of one of them, 'layer:{next(iter(flows))}'"
+            f"{type(model).__name__} has attention layers with both values of `flow`, so '{name}' would mix edges "
+            f"with their reverse; use the attention of one of them, 'layer:{next(iter(flows))}'"
         )
     named = str(explanation).removeprefix("layer:").partition("@")[0]  # layer@1: its second call
     return {flows[named]} if named in flows else set()
 
 
 def _reversed(graph: Any) -> Any:
-    other = copied(graph)
-    other.edge_index = require(graph, "edge_index").flip(0)
-    return other
+    return copied(graph).update({"edge_index": require(graph, "edge_index").flip(0)})
 
 
 def check_model(model: Any) -> None:

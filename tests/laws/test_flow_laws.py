@@ -11,6 +11,7 @@ import fgai
 from fgai import NodeInjection
 from fgai.certificates import Deletions, certify
 from fgai.errors import TapError
+from fgai.explanations import EXPLANATIONS
 from fgai.seeding import seeded
 from worlds import community
 
@@ -110,7 +111,7 @@ def test_a_layer_of_a_model_with_both_flows_is_explained_in_its_own_direction(bo
     assert not any("not edges of the graph" in note for note in one.notes + other.notes)
 
 
-@pytest.mark.parametrize("explanation", ["tree", "last"])
+@pytest.mark.parametrize("explanation", [*EXPLANATIONS, EXPLANATIONS["tree"]])
 def test_a_model_with_both_flows_has_no_explanation_by_several_layers(both, explanation):
     (model, graph), _ = both
     with pytest.raises(TapError, match=r"both values of `flow`.*'layer:first'"):
