@@ -40,6 +40,7 @@ PAIR = ("vanilla", "fgai")
 TYPED_METHODS = ("vanilla", "ln", "at", "fgai")
 PAPER_DATASETS = ("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics")
 COLUMNS = ("read", "audit", "fit", "certify")  # of the table of coverage
+fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -115,7 +116,7 @@ def grade_goal() -> str:
             )
         lines.append(f"- {row['dataset']}, {row['backbone']}, seed {row['seed']}: {'; '.join(reasons)}.")
         lines[-1] += "".join(_with_support(other) for other in _graded() if _about(other) == _about(row, ":support"))
-    wrapped = [textwrap.fill(line, 120, subsequent_indent="  " * line.startswith("-")) for line in lines]
+    wrapped = [fill(line, subsequent_indent="  " * line.startswith("-")) for line in lines]
     return "\n".join([wrapped[0], "", *wrapped[1:]] if failed else wrapped) + "\n"
 
 
@@ -180,7 +181,7 @@ def hero() -> str:
         f"keeps {share:.0%} of its five most important neighbours. Re-trained, it loses {less:.1f} points and keeps "
         f"{more:.0%}."
     )
-    return textwrap.fill(sentence, 120) + "\n"
+    return fill(sentence) + "\n"
 
 
 def typed() -> str:
@@ -334,7 +335,7 @@ def plan(name: str) -> str:
 
 
 def _item(note: str) -> str:
-    return textwrap.fill(note, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    return fill(note, initial_indent="- ", subsequent_indent="  ")
 
 
 def costs(file: str, of: str | tuple[str, ...] = "", about: str = "", model: str = "") -> str:
@@ -377,7 +378,7 @@ def coverage_counts() -> str:
         f"their own attention read: {', '.join(names)}. {bad} calls end with an error of another kind, or leave out "
         "attention without saying so."
     )
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+    return fill(text, break_long_words=False) + "\n"
 
 
 def coverage() -> str:
@@ -423,7 +424,7 @@ def verified_cells() -> str:
     )
     outside = [f"- {row['cell']}, {line}" for row in rows for line in row["outside"]]
     outside = ["Outside:", "", *outside, ""] if outside else []
-    return "\n".join([textwrap.fill(sentence, 120), "", grid(head, body), *outside])
+    return "\n".join([fill(sentence), "", grid(head, body), *outside])
 
 
 def unit_tests() -> str:
