@@ -10,7 +10,7 @@ from torch_geometric.nn import GATConv
 import fgai
 from fgai import NodeInjection
 from fgai.certificates import Deletions, certify
-from fgai.errors import TapError
+from fgai.errors import DataError, TapError
 from fgai.explanations import EXPLANATIONS
 from fgai.seeding import seeded
 from worlds import community
@@ -81,6 +81,19 @@ def test_the_mask_of_an_explainer_does_not_depend_on_how_the_flow_is_written(pai
         masks.append(explain(graph.x, graph.edge_index, index=3).edge_mask)
     torch.testing.assert_close(*masks)
     assert masks[0].sum() > 0
+
+
+def test_a_mask_on_edges_against_the_messages_is_refused():
+    graph, other = directed(), directed()
+    other.edge_index = graph.edge_index.flip(0)
+    found, expected = (
+        fgai.read(model.eval(), one).explain(3)
+        for model, one in ((Net(flow="target_to_source"), graph), (Net(), other))
+    )
+    with pytest.raises(DataError, match=r"model reverses its edges.*edge_index\.flip\(0\)"):
+        found.to_pyg(graph)
+    torch.testing.assert_close(found.mask(other.edge_index), expected.mask(other.edge_index))
+    assert expected.mask(other.edge_index).sum() > 0
 
 
 class BothFlows(Net):

@@ -145,8 +145,20 @@ class NodeExplanation:
         return AttentionExplanation(x=data.x, edge_index=edges, edge_mask=self.mask(edges), index=self.node)
 
     def mask(self, edge_index: Tensor) -> Tensor:
-        """Return the weights of these edges, 0 for edges outside this explanation; [E]."""
-        at = locate(edge_index.to(self.edge_index.device), self.edge_index)
+        """Return the weights of these edges, 0 for edges outside this explanation; [E].
+
+        Raises:
+            DataError: If some edges of this explanation are there in the other direction only.
+        """
+        edges, own = edge_index.to(self.edge_index.device), self.edge_index
+        against = (locate(own, edges) < 0) & (locate(own.flip(0), edges) >= 0)
+        if bool(against.any()):
+            source, target = own[:, against][:, 0].tolist()
+            raise DataError(
+                f"messages go from {source} to {target}, but the graph has the edge {target} -> {source} only: the "
+                "model reverses its edges, as layers with flow='target_to_source' do; give `edge_index.flip(0)`"
+            )
+        at = locate(edges, own)
         weight = torch.cat([self.weight, self.weight.new_zeros(1)])  # at -1: edges outside
         return weight[at].float().to(edge_index.device)
 
