@@ -47,9 +47,10 @@ def over(seeds: list[int], values: BySeed) -> float:
 
 
 def withstood(attack: str) -> str:
-    """F1 of each method under an attacker who chooses its links, one line per dataset and backbone; best in bold.
+    """F1 of each method under an attacker who chooses its links, one line per dataset and backbone.
 
-    Means are over the seeds that all methods of the line have which ran at all.
+    The best is in bold, up to the decimals that are shown. Means are over the seeds that all methods of the line have
+    which ran at all.
     """
     plan, body = Plan.read("chosen-links"), []
     for dataset, backbone in product(plan.seeds, plan.backbones):
@@ -60,8 +61,8 @@ def withstood(attack: str) -> str:
             continue
         seeds = common(*ran)
         means = [over(seeds, by_seed) if by_seed else None for by_seed in values]
-        best = max(value for value in means if value is not None)
-        marked = [f"**{shown(value)}**" if value == best else shown(value) for value in means]
+        best = shown(max(value for value in means if value is not None))
+        marked = [f"**{best}**" if len(ran) > 1 and shown(value) == best else shown(value) for value in means]
         clean = f1["vanilla"].get("none")
         body.append([dataset, backbone, str(len(seeds)), shown(over(seeds, clean) if clean else None), *marked])
     head = ["dataset", "backbone", "seeds", "vanilla, clean"]
@@ -145,7 +146,7 @@ def independent() -> str:
     """F1 of models under `strongest`, and under the script that shares no attack with it, by its choice of links."""
     plan, rows = Plan.read("chosen-links"), json.loads((RESULTS / "independent.json").read_text())
     own = {(row["model"], row["links"]): row["f1"] for row in rows}
-    body, choices = [], ("degree", "cover", "chance")
+    body, choices = [], ("degree", "cover", "chance", "cover, hidden")
     for line in plan.lines():
         strongest = metric(plan, *line).get("strongest", {})
         for cell in plan.cells_of(*line):

@@ -2,7 +2,9 @@
 
 Links go to nodes of high degree, or to a greedy cover of the graph, or to random nodes; features climb by Adam on
 tanh-squashed variables, towards each class and away from the model's own answers; the worst of all restarts counts.
-No attack code of fgai is used: its own loop, its own links, the model called directly.
+No attack code of fgai is used: its own loop, its own links, the model called directly. With `--hidden` the attacker
+chooses the outputs of the first linear layer, of any size, not features: more than any box allows. It is for models
+that start with one linear layer.
 
     fgai bench chosen-links --out results/chosen-links           # keeps its models
     python benchmarks/independent_attack.py results/chosen-links/models/cora-gat-fgai-0
@@ -13,6 +15,8 @@ Rows go to results/independent.json, one per model and choice of links.
 import argparse
 import copy
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -65,9 +69,9 @@ class Appended(nn.Module):
     forward pass.
     """
 
-    def __init__(self, linear: nn.Module, x: Tensor) -> None:
+    def __init__(self, linear: nn.Module, rows: Tensor) -> None:
         super().__init__()
-        self.linear, self.rows = linear, linear(x)
+        self.linear, self.rows = linear, rows
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rows of the graph and those of `x`."""
@@ -90,39 +94,45 @@ class WithEncodings(nn.Module):
 def shortened(model: nn.Module, x: Tensor, edge_index: Tensor) -> nn.Module | None:
     """The model with `Appended`, or None if its logits are not those of the model."""
     short = copy.deepcopy(model)
-    linear = {name: part for name, part in short.named_modules() if isinstance(part, nn.Linear | Linear)}
-    first = [name for name, part in linear.items() if part.weight.size(1) == x.size(1)]  # GATv2 has two
-    if not first:
-        return None
+    first = first_layers(model, x)
+    for name, linear in first.items():
+        short.set_submodule(name, Appended(linear, linear(x)))
     new, ends = x[:2].flip(1), torch.tensor([[len(x), len(x) + 1], [0, 1]])
     edges = torch.cat([edge_index, ends], 1)
-    for name in first:
-        short.set_submodule(name, Appended(linear[name], x))
-    same = torch.allclose(short(new, edges), model(torch.cat([x, new]), edges), rtol=1e-3, atol=1e-4)
+    same = bool(first) and torch.allclose(short(new, edges), model(torch.cat([x, new]), edges), rtol=1e-3, atol=1e-4)
     return short if same else None
 
 
+def first_layers(model: nn.Module, x: Tensor) -> dict[str, nn.Module]:
+    """The linear layers of the features by name; GATv2 has two."""
+    linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | Linear)}
+    return {name: part for name, part in linear.items() if part.weight.size(1) == x.size(1)}
+
+
+def after_first(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+    """The model whose injected rows are outputs of its first linear layer, and this output for the graph."""
+    ((name, linear),) = first_layers(model, x).items()
+    short, rows = copy.deepcopy(model), linear(x)
+    short.set_submodule(name, Appended(nn.Identity(), rows))
+    return short, rows
+
+
 def attack(
-    model: nn.Module,
+    logits_of: Callable[[Tensor], Tensor],
     data: Data,
-    hubs: Tensor,
+    start: Tensor,
     wanted: int | None,
     answers: Tensor,
-    args: argparse.Namespace,
-    draw: torch.Generator,
-    short: nn.Module | None = None,
+    steps: int,
 ) -> tuple[float, float]:
-    """The least share of `answers` that 20 injected nodes leave, over `steps` steps of Adam, and the test F1 there."""
-    x, y, edge_index, test = (require(data, name) for name in ("x", "y", "edge_index", "test_mask"))
-    nodes = x.size(0)
-    new = torch.arange(nodes, nodes + args.nodes).repeat_interleave(args.edges)
-    edges = torch.cat([edge_index, torch.stack([new, hubs]), torch.stack([hubs, new])], 1)
-    z = (0.1 * torch.randn(args.nodes, x.size(1), generator=draw)).requires_grad_()
+    """The least share of `answers` that injected rows leave, over steps of Adam, and the test F1 there."""
+    y, test = require(data, "y"), require(data, "test_mask")
+    z = start.clone().requires_grad_()
     optimiser = torch.optim.Adam([z], lr=0.1)
     worst = (1.0, 1.0)
-    for _ in range(args.steps):
+    for _ in range(steps):
         optimiser.zero_grad()
-        logits = (model(torch.cat([x, z.tanh()]), edges) if short is None else short(z.tanh(), edges))[:nodes]
+        logits = logits_of(z)[: len(y)]
         same = logits.argmax(1) == answers
         right = (logits.argmax(1) == y)[test].float().mean()
         worst = min(worst, (float(same.float().mean()), float(right)))
@@ -144,16 +154,30 @@ def attack_all(folder: Path, args: argparse.Namespace) -> None:
     data.x = x = x.to_dense() if x.is_sparse else x
     if loaded.manifest["backbone"] == "gt":
         model = WithEncodings(model, require(GT.prepare(data), "pe"))
-    answers, short = model(x, edge_index).argmax(1), shortened(model, x, edge_index)
+    answers = model(x, edge_index).argmax(1)
     clean = float((answers == y)[require(data, "test_mask")].float().mean())
+    short, rows = after_first(model, x) if args.hidden else (shortened(model, x, edge_index), x)
+
+    def logits_of(edges: Tensor, z: Tensor) -> Tensor:
+        if short is None:
+            return model(torch.cat([x, z.tanh()]), edges)
+        return short(z if args.hidden else z.tanh(), edges)
+
     for name in args.links:
         start, worst = time.process_time(), (1.0, clean)
         for restart in range(args.restarts):
             draw = torch.Generator().manual_seed(seed + restart)
-            hubs = CHOICES[name](edge_index, x.size(0), args.nodes * args.edges, draw)
+            hubs = CHOICES[name](edge_index, len(x), args.nodes * args.edges, draw)
+            new = torch.arange(len(x), len(x) + args.nodes).repeat_interleave(args.edges)
+            edges = torch.cat([edge_index, torch.stack([new, hubs]), torch.stack([hubs, new])], 1)
             for aim in (None, *range(int(y.max()) + 1)):
-                worst = min(worst, attack(model, data, hubs, aim, answers, args, draw, short))
-        about = {"model": folder.name, "links": name, "steps": args.steps, "restarts": args.restarts}
+                if args.hidden:
+                    first = rows[torch.randperm(len(x), generator=draw)[: args.nodes]]
+                else:
+                    first = 0.1 * torch.randn(args.nodes, x.size(1), generator=draw)
+                worst = min(worst, attack(partial(logits_of, edges), data, first, aim, answers, args.steps))
+        links = f"{name}, hidden" if args.hidden else name
+        about = {"model": folder.name, "links": links, "steps": args.steps, "restarts": args.restarts}
         figures = {"clean": clean, "kept": worst[0], "f1": worst[1], "seconds": time.process_time() - start}
         keep(OUT, ("model", "links"), [about | {key: round(value, 4) for key, value in figures.items()}])
 
@@ -166,6 +190,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=40)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--restarts", type=int, default=1)
+    parser.add_argument("--hidden", action="store_true", help="rows of any size after the first linear layer instead")
     parser.add_argument("--links", nargs="+", choices=CHOICES, default=list(CHOICES))
     args = parser.parse_args()
     torch.set_num_threads(1)

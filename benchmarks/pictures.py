@@ -3,8 +3,8 @@
     python benchmarks/pictures.py
 
 `hero.svg` is one neighbourhood of an audit, `grades.svg` shows `results/faithful.json`, `certified-links.svg`
-`results/certified.json`; `molecules.svg` is the output of a notebook. The others show the rows of `results/speed.json`
-and `results/scale.json`.
+`results/certified.json`, `withstood.svg` the cells of `results/chosen-links`; `molecules.svg` is the output of a
+notebook. The others show the rows of `results/speed.json` and `results/scale.json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import chosen_links
 from fgai.auditing import AuditReport
+from fgai.bench.plan import Plan
 from fgai.bench.results import read_costs
 from fgai.plots import before_after, save
 from fgai.plots.canvas import canvas
@@ -27,6 +29,7 @@ from fgai.plots.canvas import canvas
 ROOT = Path(__file__).parent.parent
 RESULTS, DOCS = ROOT / "results", ROOT / "docs"
 MODELS = {"gat": "GAT", "gatv2": "GATv2", "gt": "GT"}
+BACKBONES = {"gat": "GAT", "gatv2": "GATv2", "gat-norm": "GAT with norms", "gt": "GT"}
 DATASETS = {"amazon-photo": "Amazon-Photo", "coauthor-physics": "Coauthor-Physics"}
 GRADED = {
     "amazon-photo": "Photo",
@@ -198,6 +201,31 @@ def _finish(axis: Any, x: str, y: str) -> None:
     axis.legend(frameon=False, fontsize=8, loc="upper left")
 
 
+def withstood() -> Any:
+    """F1 under `strongest` by dataset, backbone and method, with the clean F1 as a line above each bar."""
+    plan, methods = Plan.read("chosen-links"), {"vanilla": GREY, "at": ORANGE, "fgai": BLUE}
+    ran = [d for d in GRADED if "strongest" in chosen_links.metric(plan, d, "gat-norm", "fgai")]
+    figure, axes = canvas(-(-len(ran) // 2), 2, 4.4, 2.3, sharey=True)
+    for axis, dataset in zip(axes.flat, ran, strict=False):
+        for (place, backbone), (column, method) in product(enumerate(BACKBONES), enumerate(methods)):
+            f1 = chosen_links.metric(plan, dataset, backbone, method)
+            if "strongest" in f1:
+                x, height, clean = place + 0.27 * (column - 1), *(mean(f1[a].values()) for a in ("strongest", "none"))
+                axis.bar(x, height, 0.25, color=methods[method])
+                axis.hlines(clean, x - 0.13, x + 0.13, color="black", linewidth=1)
+        axis.set_title(GRADED[dataset], fontsize=10)
+        axis.set_xticks(range(len(BACKBONES)), BACKBONES.values(), fontsize=8)
+        axis.set(xlim=(-0.5, len(BACKBONES) - 0.5), ylim=(0, 1))
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes.flat[len(ran) :]:
+        axis.set_visible(False)
+    handles = [axes[0][0].bar(0, 0, color=colour, label=METHODS[method]) for method, colour in methods.items()]
+    handles.append(axes[0][0].hlines([], 0, 0, color="black", linewidth=1, label="clean"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    axes[0][0].set_ylabel("F1 under strongest")
+    return figure
+
+
 def grades() -> Any:
     """Three lights per model and explanation: used, faithful, stable."""
     rows = {
@@ -215,7 +243,9 @@ def grades() -> Any:
             for light, name in enumerate(("used", "faithful", "stable")) if row else ():
                 _light(axis, column + 0.25 * (light - 1) + 0.15 * (explanation == "last"), line, row[name])
     axis.set_yticks(
-        range(len(models)), [f"{GRADED[d]}, {MODELS[b]}{f', seed {s}' if s else ''}" for d, b, s in models], fontsize=8
+        range(len(models)),
+        [f"{GRADED[d]}, {BACKBONES[b]}{f', seed {s}' if s else ''}" for d, b, s in models],
+        fontsize=8,
     )
     places = [column + 0.15 * (explanation == "last") for column, (_, explanation) in enumerate(columns)]
     axis.set_xticks(places, [f"{METHODS[method]}\n{explanation}" for method, explanation in columns], fontsize=8)
@@ -253,6 +283,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "speed-growth.svg": growth,
     "scale.svg": scale,
     "grades.svg": grades,
+    "withstood.svg": withstood,
     "certified-links.svg": certified_links,
     "molecules.svg": molecules,
 }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch_geometric.data import Batch
+from torch_geometric.nn.models import GAT
 
 from fgai import audit, datasets, read
 from fgai.adversaries import ADVERSARIES, GAINS
@@ -51,6 +52,18 @@ def test_the_example_of_scale_runs(tmp_path, monkeypatch):
     scope: dict[str, Any] = {"model": build("gat", data)}
     exec(example, scope)
     assert scope["fit"].history and len(scope["part"].nodes) > 0
+
+
+def test_the_model_with_a_norm_of_the_page_on_threats_runs():
+    page = (DOCS / "threats.md").read_text()
+    scope: dict[str, Any] = {"torch": torch, "GAT": GAT}
+    exec(next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "LayerNorm" in code), scope)
+    data = datasets.load("synthetic")
+    model = METHODS["vanilla"](epochs=2).fit(scope["NormedGAT"](data.num_features, 4), data).model
+    large = data.clone()
+    large.x = 1e6 * data.x  # its first layer norm undoes that
+    assert read(model, data).attention.keys() == {"gat.convs.0", "gat.convs.1"}
+    assert float((read(model, large).logits - read(model, data).logits).abs().max()) < 10
 
 
 def test_the_example_of_graphs_runs():
