@@ -235,9 +235,7 @@ def weak_points() -> str:
     plan, body = Plan.read("chosen-links"), []
     attacks, methods = ("none", "strongest", "realistic"), ("vanilla", "ln", "at", "fgai")
     for dataset, (backbone, name) in product(("cora", "amazon-photo"), NORMED.items()):
-        f1 = {
-            method: chosen_links.metric(plan, dataset, backbone, method) for method in ("vanilla", "ln", "at", "fgai")
-        }
+        f1 = {method: chosen_links.metric(plan, dataset, backbone, method) for method in methods}
         ran = {method: by_attack for method, by_attack in f1.items() if {*attacks} <= by_attack.keys()}
         seeds = chosen_links.common(*(by_attack[attack] for by_attack in ran.values() for attack in attacks))
         for method, by_attack in ran.items():
