@@ -188,9 +188,9 @@ def normed() -> str:
         if all("strongest" in by_attack for by_attack in f1.values()):
             seeds = common(*(f1["gat-norm", name]["strongest"] for name in PAIR))
             plain = [over(common(f1["gat", name]["strongest"]), f1["gat", name]["strongest"]) for name in PAIR]
-            kept = [over(seeds, f1["gat-norm", name]["strongest"]) for name in PAIR]
+            values = [over(seeds, f1["gat-norm", name]["strongest"]) for name in PAIR]
             clean = over(seeds, f1["gat-norm", "fgai"]["none"])
-            lines.append([dataset, *map(shown, plain), shown(kept[0]), f"**{shown(kept[1])}** of {shown(clean)}"])
+            lines.append([dataset, *map(shown, plain), shown(values[0]), f"**{shown(values[1])}** of {shown(clean)}"])
     return grid(["dataset", "GAT, vanilla", "GAT, FGAI", "with norms, vanilla", "with norms, FGAI"], lines)
 
 
