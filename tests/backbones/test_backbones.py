@@ -235,8 +235,7 @@ def test_nodes_and_pairs_are_not_mistaken_for_each_other(backbone, data):
 def test_a_large_row_sends_a_large_message_in_gat_and_not_in_gat_norm(community):
     ratios = {}  # of the message of a row that grows a hundredfold to the message before
     for name in ("gat", "gat-norm"):
-        model = build(name, community).eval()
-        rows = []
+        model, rows = loose(build(name, community).eval()), []
         model.conv1.register_forward_pre_hook(lambda _, inputs, rows=rows: rows.append(inputs[0]))
         for size in (1.0, 100.0):
             call_by_signature(model, Data(x=community.x * size, edge_index=community.edge_index))
