@@ -18,7 +18,7 @@ from fgai.bench.results import CellStore, Row, read_costs
 from fgai.bench.tables import grid
 from places import board
 
-NORMED = {"gat": "GAT", "gat-norm": "GAT with layer norms"}
+MODELS = {"gat": "GAT", "gat-norm": "GAT with layer norms"}
 RESULTS = Path(__file__).parent.parent / "results"
 EPOCH = "FGAI's seconds per epoch over plain PyG's"
 RIVALS = ("vanilla", "ln", "at")
@@ -234,7 +234,7 @@ def weak_points() -> str:
     """F1 under an attacker who chooses its links, and under one whose nodes resemble the data."""
     plan, body = Plan.read("chosen-links"), []
     attacks, methods = ("none", "strongest", "realistic"), ("vanilla", "ln", "at", "fgai")
-    for dataset, (backbone, name) in product(("cora", "amazon-photo"), NORMED.items()):
+    for dataset, (backbone, name) in product(("cora", "amazon-photo"), MODELS.items()):
         f1 = {method: chosen_links.metric(plan, dataset, backbone, method) for method in methods}
         ran = {method: by_attack for method, by_attack in f1.items() if {*attacks} <= by_attack.keys()}
         seeds = chosen_links.common(*(by_attack[attack] for by_attack in ran.values() for attack in attacks))

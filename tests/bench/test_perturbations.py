@@ -124,7 +124,8 @@ def test_the_committed_perturbations_are_small_and_know_their_models():
         f"{dataset}-gat-{method}-0" for dataset in ("amazon-photo", "cora") for method in ("vanilla", "fgai")
     }
     assert all(path.stat().st_size < 600_000 for path in RESULTS.glob("*.safetensors"))
-    assert all(one.origin.f1_attacked <= one.origin.f1 for one in loaded)  # equal for a model that holds
+    assert all(one.origin.f1_attacked <= one.origin.f1 for one in loaded)
+    assert all(one.origin.f1_attacked < one.origin.f1 for one in loaded if "gat-norm" not in one.origin.model)
 
 
 def test_the_committed_perturbations_are_the_worst_of_their_cells():
