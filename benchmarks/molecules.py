@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from fgai.bench.tables import grid
 from fgai.intervals import Interval
+from prose import paragraphs
 
 ROOT = Path(__file__).parent.parent
 METHODS = ("plain", "vanilla", "ln", "at", "fgai")
@@ -48,13 +47,6 @@ def _mean(rows: Rows, name: str) -> float:
 def _auroc(rows: Rows, explanation: str) -> float | None:
     values = [row["auroc"][explanation] for row in rows if row["auroc"].get(explanation) is not None]
     return mean(values) if values else None
-
-
-def _wrapped(lines: Sequence[str]) -> str:
-    wrap = [
-        textwrap.fill(one, 120, subsequent_indent="  " * one.startswith("-"), break_on_hyphens=False) for one in lines
-    ]
-    return "\n".join(wrap) + "\n"
 
 
 def accuracy() -> str:
@@ -114,7 +106,7 @@ def goals() -> str:
     ]
     counts = [f"{name}: {sum(figures[name][1] for figures in goals.values())}" for name in names]
     sentence = f"Goals reached, of {len(goals)} pairs of dataset and backbone: {'; '.join(counts)}."
-    return f"{grid(['dataset', 'backbone', *names], body)}\n{_wrapped([sentence, '', *map(_paired, PAIRS)])}"
+    return f"{grid(['dataset', 'backbone', *names], body)}\n{paragraphs(sentence, '', *map(_paired, PAIRS))}"
 
 
 def _paired(pair: tuple[str, str, str]) -> str:
@@ -144,7 +136,7 @@ def setting() -> str:
         f"FGAI start from the vanilla model and take {used['tuned']} more."
     )
     done = sum(len(at["vanilla", "clean"]) for at in _cells().values())
-    return _wrapped([f"{sentence} {done} of {CELLS} cells (dataset, backbone, seed) have run."])
+    return paragraphs(f"{sentence} {done} of {CELLS} cells (dataset, backbone, seed) have run.")
 
 
 def trials() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +31,7 @@ from fgai.auditing import AuditReport
 from fgai.bench.plan import Plan, plans
 from fgai.bench.results import CellStore, Row, read_costs, read_rows
 from fgai.bench.tables import grid, spread, table_of
+from prose import paragraphs
 
 ROOT = Path(__file__).parent.parent
 CELLS = CellStore(ROOT / "results/cells")
@@ -41,7 +41,6 @@ TYPED_METHODS = ("vanilla", "ln", "at", "fgai")
 PAPER_BACKBONES = ("gat", "gatv2", "gt")
 PAPER_DATASETS = ("amazon-photo", "amazon-computers", "coauthor-cs", "coauthor-physics")
 COLUMNS = ("read", "audit", "fit", "certify")  # of the table of coverage
-fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
 PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -118,8 +117,7 @@ def grade_goal() -> str:
             )
         lines.append(f"- {row['dataset']}, {row['backbone']}, seed {row['seed']}: {'; '.join(reasons)}.")
         lines[-1] += "".join(_with_support(other) for other in _graded() if _about(other) == _about(row, ":support"))
-    wrapped = [fill(line, subsequent_indent="  " * line.startswith("-")) for line in lines]
-    return "\n".join([wrapped[0], "", *wrapped[1:]] if failed else wrapped) + "\n"
+    return paragraphs(lines[0], "", *lines[1:]) if failed else paragraphs(*lines)
 
 
 def _about(row: dict[str, Any], preset: str = "") -> tuple[Any, ...]:
@@ -183,7 +181,7 @@ def hero() -> str:
         f"keeps {share:.0%} of its five most important neighbours. Re-trained, it loses {less:.1f} points and keeps "
         f"{more:.0%}."
     )
-    return fill(sentence) + "\n"
+    return paragraphs(sentence)
 
 
 def typed() -> str:
@@ -333,11 +331,7 @@ def plan(name: str) -> str:
     """The table of a plan from the finished cells, the paper's numbers beside ours; without rows that have not run."""
     table = table_of(Plan.read(name), CELLS.folder, beside_paper=True)
     body = [line for line in table.body if line[3] != "0"]
-    return grid(table.head, body) + "\n" + "\n".join(map(_item, table.notes)) + "\n"
-
-
-def _item(note: str) -> str:
-    return fill(note, initial_indent="- ", subsequent_indent="  ")
+    return f"{grid(table.head, body)}\n{paragraphs(*(f'- {note}' for note in table.notes))}"
 
 
 def costs(file: str, of: str | tuple[str, ...] = "", about: str = "", model: str = "") -> str:
@@ -380,7 +374,7 @@ def coverage_counts() -> str:
         f"their own attention read: {', '.join(names)}. {bad} calls end with an error of another kind, or leave out "
         "attention without saying so."
     )
-    return fill(text, break_long_words=False) + "\n"
+    return paragraphs(text)
 
 
 def coverage() -> str:
@@ -426,7 +420,7 @@ def verified_cells() -> str:
     )
     outside = [f"- {row['cell']}, {line}" for row in rows for line in row["outside"]]
     outside = ["Outside:", "", *outside, ""] if outside else []
-    return "\n".join([fill(sentence), "", grid(head, body), *outside])
+    return "\n".join([paragraphs(sentence), grid(head, body), *outside])
 
 
 def unit_tests() -> str:

@@ -73,6 +73,10 @@ TRIALS: dict[str, Any] = {
     "degree by Adam, aimed, 40 nodes": FGAI(adversary=replace(BY_DEGREE, nodes=40), aimed=True),
     "degree by Adam, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
     "degree by Adam, aimed, support, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0, **SUPPORT),
+    "without explanation": FGAI.preset("without-explanation"),
+    "only prediction": FGAI.preset("only-prediction"),
+    "weight decay 5e-4": FGAI(weight_decay=5e-4),
+    "weight decay 5e-4, explanation 1": FGAI(weight_decay=5e-4, explanation=1.0),
     "at": AdversarialTraining(),
     "at, degree": AdversarialTraining(adversary=SIGN),
     "at, degree by Adam": AdversarialTraining(adversary=BY_DEGREE),
@@ -80,7 +84,7 @@ TRIALS: dict[str, Any] = {
 CELLS = [
     Cell(dataset, backbone, "vanilla", seed)
     for seed in range(3)
-    for dataset, backbone in (("cora", "gat"), ("amazon-photo", "gat"), ("cora", "gatv2"))
+    for dataset, backbone in (("cora", "gat"), ("amazon-photo", "gat"), ("cora", "gatv2"), ("pubmed", "gat"))
 ]
 
 
