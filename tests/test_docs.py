@@ -168,7 +168,8 @@ def test_the_backbone_of_extend_is_built_by_name_and_read(extended):
     torch.testing.assert_close(sums, torch.ones(40))
 
 
-def test_the_example_of_the_proofs_runs():
+def test_the_example_of_the_proofs_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # it saves a file
     data = datasets.load("synthetic")
     page = (DOCS / "proofs.md").read_text()
     scope = {"model": build("gat", data), "data": data}
