@@ -86,7 +86,7 @@ def _check_edges(edges: Tensor, graph: Data) -> None:
         )
 
 
-def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
+def one_graph(data: Any, masks: Sequence[str] | None = None, edges: bool = True) -> Data:
     """Check a homogeneous graph and return it with labels as integers [N]; those of pairs may be in `edge_label`.
 
     Labels [N, 1] and floats that hold integers are converted, in a copy of the graph. A batch of graphs is returned as
@@ -94,7 +94,7 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
 
     Args:
         data: The graph, a PyG `Batch`, or several graphs: a list of `Data` or PyG's `DataLoader`.
-        masks: The names of masks to check. Labels are checked and converted only if this is not empty.
+        masks: The names of masks to check. Labels are checked and converted unless this is None.
         edges: Require an `edge_index`.
 
     Returns:
@@ -118,13 +118,13 @@ def one_graph(data: Any, masks: Sequence[str] = (), edges: bool = True) -> Data:
     if "batch_size" in data and data.get("batch") is not None:  # sampled; some services write its seed nodes there
         data = copy.copy(data)
         del data.batch
-    for name in masks:
+    for name in masks or ():
         if data.get(name) is not None:
             _check_mask(name, data[name], items_of(data))
-    if masks and data.get("y") is None and items_of(data).kind == "pairs" and "edge_label" in data:
+    if masks is not None and data.get("y") is None and items_of(data).kind == "pairs" and "edge_label" in data:
         data = copy.copy(data)
         data.y = data["edge_label"]
-    if not masks or data.get("y") is None:
+    if masks is None or data.get("y") is None:
         return data
     y = _integer_labels(data["y"], items_of(data))
     if y is not data["y"]:
@@ -181,7 +181,7 @@ def _integer_labels(y: Any, items: Items) -> Tensor:
     if y.dim() == 2 and y.size(1) > 1:
         raise DataError(
             f"`y` is {describe_tensor(y)}: several labels per node; fgai needs one class per node: select a "
-            "column, or remove `y`, and the model's own predictions are the labels"
+            "column of `y`, and the same one of the logits, with call=lambda model, data: model(...)[:, [j]]"
         )
     flat = y.flatten() if y.dim() != 1 else y
     if len(flat) != items.count:

@@ -132,7 +132,7 @@ def grade_faithful(
     return Grade("unknown", f"Not enough evidence that deleting {edges} hurts more {' or '.join(undecided)}; {needed}.")
 
 
-def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, has_slope: bool = True) -> Grade:
+def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, doubt: str = "") -> Grade:
     """Grade whether explanation and predictions survive an attack.
 
     Args:
@@ -140,7 +140,7 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, has_
         overlap: V_k of the explanation, clean and attacked.
         loss: F1 on the clean graph minus F1 on the attacked graph.
         shift: g-TVD of the predictions.
-        has_slope: Whether the answers have a gradient that the attack can follow; without one, survival says little.
+        doubt: Why survival of this attack says little, as a clause; empty if nothing is known against it.
 
     Returns:
         `yes`, `no` or `unknown`.
@@ -156,9 +156,8 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, has_
     unknown = f"Whether it is stable under {attack} is unknown"
     if failed := _grade(tests, f"Under {attack} it is not stable", unknown):
         return failed
-    if not has_slope:
-        reason = "the answers have no slope in what the attack changes, so no attack by gradient can tell"
-        return Grade("unknown", f"{unknown}: {reason}.")
+    if doubt:
+        return Grade("unknown", f"{unknown}: {doubt}.")
     return Grade("yes", f"Under {attack} it is stable: {overlap:.0%} of the top neighbours survive.")
 
 
@@ -169,7 +168,7 @@ def grade(
     faithful: Grade | None,
     attack: str,
     *,
-    has_slope: bool = True,
+    doubt: str = "",
 ) -> Grades:
     """Grade an explanation from the numbers of an audit.
 
@@ -180,7 +179,7 @@ def grade(
             and `f1_largest_class`.
         faithful: The grade of the test of faithfulness, or None if there was none.
         attack: Name of the attack.
-        has_slope: Whether the answers have a gradient that the attack can follow.
+        doubt: Why survival of the attack says little, as a clause; empty if nothing is known against it.
 
     Returns:
         The three grades and a summary line.
@@ -200,7 +199,7 @@ def grade(
     return sum_up(
         grade_used(baselines["g_tvd_uniform"], clean["nonuniformity"], baselines["overlap_randomised"]),
         faithful or untested,
-        grade_stable(attack, attacked["overlap"], clean["f1"] - attacked["f1"], attacked["g_tvd"], has_slope=has_slope),
+        grade_stable(attack, attacked["overlap"], clean["f1"] - attacked["f1"], attacked["g_tvd"], doubt=doubt),
         {"model": clean["f1"], "largest_class": baselines["f1_largest_class"]},
     )
 

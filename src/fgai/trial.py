@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from fgai.adversaries import GAINS, Adversary, AttackResult, Perturbation, check_adversary
+from fgai.adversaries import GAINS, Adversary, Perturbation, check_adversary
 from fgai.attention import Attention
 from fgai.calling import call_errors, frozen_params
 from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
@@ -175,42 +174,9 @@ def attacked_trial(adversary: Adversary, gain: str, trial: Trial, seed: int) -> 
     return replace(trial, graph=graph, now=now, reference=trial)
 
 
-def has_slope(trial: Trial) -> bool:
-    """Return whether the answers of an attacked trial have a gradient in what the attack changed.
-
-    That is the features, of injected nodes or of others, or else the attention scores of links. Without a gradient (a
-    model that rounds its features, or cuts links), the attack found what chance found. Features are tested as the
-    attack left them and near 0. True if the attack changed neither.
-    """
-    if trial.reference is None or not isinstance(trial.now, AttackResult):
-        return True
-    change, graph = trial.now.perturbation, trial.reference.graph
-    features = {name: getattr(change, name) for name in ("x", "x_delta")}
-    features = {name: rows for name, rows in features.items() if rows is not None and len(rows)}
-    if features:
-        starts = [{name: scale * rows for name, rows in features.items()} for scale in (1.0, 0.1)]
-        return any(
-            _has_gradient(lambda at: replace(change, **at).read(trial.read, graph), start, trial) for start in starts
-        )
-    if change.added.size(1) or change.dropped.size(1):
-        scores = {site: torch.zeros_like(a.weight) for site, a in trial.now.attention.items()}
-        return _has_gradient(lambda at: trial.read(trial.graph, score_delta=at), scores, trial)
-    return True
-
-
 def deletion_slope(trial: Trial, explanation: Attention, first: First, among: Among = "graph") -> float:
     """Compute the F-slope of any explanation of the graph of a trial."""
     return f_slope(trial.deletions.curve(explanation, first, among))
-
-
-def _has_gradient(read: Callable[[dict[str, Tensor]], Reading], start: dict[str, Tensor], trial: Trial) -> bool:
-    """Return whether random sums of the logits of the original items have a gradient in these tensors."""
-    leaves = {name: value.detach().clone().requires_grad_() for name, value in start.items()}
-    noise = torch.randn(trial.clean.logits.shape, generator=torch.Generator().manual_seed(0)).to(trial.clean.logits)
-    with frozen_params(trial.read.model), torch.enable_grad():
-        logits = read(leaves).logits[: len(noise)]
-        slopes = torch.autograd.grad((noise * logits).sum(), [*leaves.values()], allow_unused=True)
-    return any(slope is not None and bool((slope != 0).any()) for slope in slopes)
 
 
 def _is_of_links(change: Perturbation) -> bool:

@@ -1,9 +1,11 @@
 import pytest
 import torch
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import GATConv, Sequential
 
 from fgai.adversaries import GAINS
+from fgai.attention import uniform
 from fgai.auditing.sanity import cascading_randomisation, overlap_at_random, without_attention
+from fgai.metrics import g_tvd
 from loose import loose
 from strategies import generators
 from worlds import answers, community, small, tensors, trace, trained
@@ -30,6 +32,22 @@ def test_the_effect_of_uniform_attention_is_that_of_a_model_that_looks_evenly():
     assert effect.g_tvd == pytest.approx(float(expected.detach()), abs=1e-6)
     assert effect.changed == pytest.approx(float((flat.argmax(1) != clean.probs.argmax(1)).double().mean()))
     assert torch.equal(read(graph).logits, clean.logits) and float(GAINS["kl"](clean)(clean)) == 0
+
+
+def test_the_attention_that_is_replaced_is_that_of_the_explanation():
+    torch.manual_seed(0)
+    first, last = GATConv(6, 6), GATConv(6, 3)
+    model = Sequential("x, edge_index", [(first, "x, edge_index -> h"), (last, "h, edge_index -> y")]).eval()
+    read, clean = answers(model, small())
+    sites = [*clean.attention]
+    expected = {"tree": sites, "last": sites[1:], "first": sites[:1], f"layer:{sites[0]}": sites[:1]}
+    expected |= {"leave-one-out": sites[1:]}
+    for explanation, replaced in expected.items():
+        edit = lambda site, a, replaced=replaced: uniform(a).weight if site in replaced else a.weight  # noqa: E731
+        assert without_attention(model, small(), explanation).g_tvd == pytest.approx(
+            g_tvd(clean, read(small(), edit=edit).detach()), abs=1e-6
+        )
+    assert len({without_attention(model, small(), name).g_tvd for name in ("tree", "last", "first")}) == 3
 
 
 def test_layers_lose_their_weights_from_the_last_to_the_first():

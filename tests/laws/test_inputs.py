@@ -15,6 +15,7 @@ from torch_geometric.utils import softmax, to_undirected
 import fgai
 from fgai import NodeInjection, Perturbation, Voted, datasets
 from fgai.adversaries import EdgeRewiring, FeatureBall
+from fgai.auditing.doubts import has_slope
 from fgai.certificates import Deletions, Features, Injection, Links
 from fgai.datasets.split import split_nodes
 from fgai.errors import CallError, DataError, NotDifferentiableError, SettingError, TapError
@@ -22,7 +23,7 @@ from fgai.grades import grade_stable
 from fgai.graph import add_edges, add_nodes
 from fgai.large import Loader
 from fgai.reading import open_reader
-from fgai.trial import attacked_trial, clean_trial, has_slope
+from fgai.trial import attacked_trial, clean_trial
 from fgai.typed import join
 from loose import loose
 
@@ -142,8 +143,8 @@ def test_a_model_without_slope_is_not_called_stable():
             clean = clean_trial(read, DATA)
             assert has_slope(attacked_trial(ATTACK, "cross-entropy", clean, 0)) is expected and has_slope(clean)
             assert has_slope(attacked_trial(FeatureBall(steps=1), "cross-entropy", clean, 0)) is expected
-    assert grade_stable("an attack", 1.0, 0.0, 0.0, has_slope=False).value == "unknown"
-    assert grade_stable("an attack", 0.1, 0.0, 0.0, has_slope=False).value == "no"  # what it found is true
+    assert grade_stable("an attack", 1.0, 0.0, 0.0, doubt="no slope").value == "unknown"
+    assert grade_stable("an attack", 0.1, 0.0, 0.0, doubt="no slope").value == "no"  # what it found is true
 
 
 def test_a_model_without_slope_in_its_links_is_not_called_stable():

@@ -180,6 +180,7 @@ EVERY_DOOR = {
     "audit": lambda model, graph: fgai.audit(model, graph, ATTACK, seeds=1),
     "compare": lambda model, graph: fgai.compare({"one": model}, graph, ATTACK, seeds=1),
     "certify": lambda model, graph: fgai.certify(model, graph, k=2, steps=1),
+    "faithfulness": lambda model, graph: fgai.measure_faithfulness(model, graph, nodes=20),
     "vanilla": lambda model, graph: Vanilla(epochs=1).fit(model, graph),
     "at": lambda model, graph: AdversarialTraining(adversary=ATTACK, epochs=1).fit(model, graph),
     "ln": lambda model, graph: LayerNorm(epochs=1).fit(model, graph),
@@ -775,7 +776,7 @@ def test_labels_in_a_column_or_as_whole_floats_are_taken_as_classes(door, y):
     EVERY_DOOR[door](trained(), but(y=y))
 
 
-@pytest.mark.parametrize("door", JUDGING)
+@pytest.mark.parametrize("door", [*JUDGING, "certify", "faithfulness"])
 @pytest.mark.parametrize(
     ("y", "says"),
     [

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import ADVERSARIES, Adversary, Threat, as_threat, default_injection, describe
+from fgai.auditing.doubts import doubt_about
 from fgai.auditing.graph_view import column_names, graph_views
 from fgai.auditing.neighbourhood import Neighbourhood, neighbourhoods
 from fgai.auditing.notes import audit_notes, unread_attention, with_sentences
@@ -31,7 +32,7 @@ from fgai.metrics.trials import node_overlap, node_shift
 from fgai.progress import progress
 from fgai.reading import open_reader
 from fgai.settings import check_whole
-from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope, has_slope
+from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
 from fgai.typed import is_typed
 from fgai.versions import versions
 
@@ -118,7 +119,7 @@ def audit(
         moved, views = _select_views(clean, trials, show_nodes, reference)
         shown = [view.graph for view in (reference.graph_views if reference else ())]
         views_of_graphs = graph_views(clean, trials, show_nodes, shown)
-        slope = any(has_slope(trial) for trial in trials)
+        doubt = doubt_about(clean, trials, threat)
     estimates = {metric: Estimate.of([row[metric] for row in after]) for metric in METRICS}
     adversary = describe(threat)
     return AuditReport(
@@ -144,7 +145,7 @@ def audit(
                 baselines,
                 tested.grade if tested else None,
                 threat.name or adversary["name"],
-                has_slope=slope,
+                doubt=doubt,
             ),
             unread_attention(clean),
         ),
@@ -168,7 +169,7 @@ def _baselines(model: nn.Module, clean: Trial, call: Call | None) -> dict[str, f
 
     Edges are ranked within each node, so that 1/degree has no influence.
     """
-    effect = without_attention(model, clean.graph, call=call, known=clean.clean)
+    effect = without_attention(model, clean.graph, clean.explanation, call=call, known=clean.clean)
     draws = [random_attention(clean.ranking, seed) for seed in range(RANDOM_DRAWS)]
     slopes = Estimate.of([deletion_slope(clean, draw, "most", "node") for draw in draws])
     return {

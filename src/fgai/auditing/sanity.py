@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from fgai.attention import explaining_sites, uniform
+from fgai.attention import uniform
 from fgai.calling import Call
 from fgai.copying import copy_model
-from fgai.explanations import Attribution, Explanation, compare_nodes
+from fgai.explanations import Attribution, Explanation, compare_nodes, sites_of
 from fgai.metrics import g_tvd, micro_f1
 from fgai.metrics.explanation import TOP
 from fgai.reading import Reading, open_reader
@@ -23,20 +23,26 @@ from fgai.trial import sample_nodes
 
 @dataclass(frozen=True)
 class UniformEffect:
-    """The change of the predictions when the attention of all layers that explain is replaced by 1/degree."""
+    """The change of the predictions when the attention that explains is replaced by 1/degree."""
 
     g_tvd: float  # mean total variation distance of the predictions
     changed: float  # share of nodes whose predicted class changes
 
 
 def without_attention(
-    model: nn.Module, data: Data, *, call: Call | None = None, known: Reading | None = None
+    model: nn.Module,
+    data: Data,
+    explanation: str | Explanation = "tree",
+    *,
+    call: Call | None = None,
+    known: Reading | None = None,
 ) -> UniformEffect:
     """Measure how much the predictions use the attention. Values near zero mean that they do not use it.
 
     Args:
         model: The model. It is not changed.
         data: The graph.
+        explanation: Name of the explanation. The attention of the layers that it is about is replaced.
         call: How to call the model; by default, by the signature of `forward`.
         known: The reading of `model`, if the caller has it.
 
@@ -47,7 +53,7 @@ def without_attention(
     """
     with open_reader(model, call) as reader:
         clean = reader.checked(data) if known is None else known
-        sites = explaining_sites(clean.attention)
+        sites = sites_of(explanation, clean.attention)
         flat = reader(data, edit=lambda site, a: uniform(a).weight if site in sites else a.weight)
     return UniformEffect(g_tvd(clean, flat), 1.0 - micro_f1(flat.probs, clean.probs.argmax(-1)))
 

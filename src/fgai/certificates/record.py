@@ -207,7 +207,7 @@ def attention_certificate(
     """
     check_top(k)
     ball = AttentionBall(radius, norm, steps=steps)  # checks its settings
-    data = one_graph(data, edges=False)
+    data = one_graph(data, masks=(), edges=False)
     refuse_typed(data, "`certify`")
     with open_reader(model, call) as reader, torch.enable_grad():
         clean = repeated_reading(reader, data)

@@ -69,14 +69,29 @@ def one_layer(name: str | Explanation, sites: Mapping[str, Attention]) -> Attent
     >>> one_layer("last", {"conv": attention}) is attention, one_layer("tree", {"conv": attention})
     (True, None)
     """
-    site = None
-    if name in ("last", "first"):
-        site = explaining_sites(sites)[-1 if name == "last" else 0]
-    elif isinstance(name, str) and name.startswith("layer:"):
-        site = _checked_site(name.removeprefix("layer:"), sites)
-    if site is not None:
-        refuse_pooling({site: sites[site]})
-    return None if site is None else sites[site]
+    if not isinstance(name, str) or not (name in ("last", "first") or name.startswith("layer:")):
+        return None
+    (site,) = sites_of(name, sites)
+    refuse_pooling({site: sites[site]})
+    return sites[site]
+
+
+def sites_of(name: str | Explanation, sites: Mapping[str, Attention]) -> tuple[str, ...]:
+    """Return the layers whose attention an explanation is about, in the order of execution.
+
+    `tree` and functions are about all layers that explain, `leave-one-out` is about the last one.
+
+    >>> import torch
+    >>> attention = Attention(torch.tensor([[1.0]]), torch.tensor([[0], [1]]), num_targets=2)
+    >>> sites_of("last", {"one": attention, "two": attention}), sites_of("tree", {"one": attention, "two": attention})
+    (('two',), ('one', 'two'))
+    """
+    if isinstance(name, str) and name.startswith("layer:"):
+        return (_checked_site(name.removeprefix("layer:"), sites),)
+    explaining = explaining_sites(sites)
+    if name in ("last", "leave-one-out"):
+        return explaining[-1:]
+    return explaining[:1] if name == "first" else explaining
 
 
 @EXPLANATIONS.register("tree")

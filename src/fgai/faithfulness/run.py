@@ -73,7 +73,7 @@ def measure_faithfulness(
     """
     _check_settings(nodes, share, at_least, draws, seed)
     refuse_sampled(data)
-    data, call = along_messages(model, one_graph(data), call, explanation)
+    data, call = along_messages(model, one_graph(data, masks=()), call, explanation)
     with open_reader(model, call) as read:
         clean = repeated_reading(read, data)
         check_links_used(read, data, clean)
