@@ -15,7 +15,7 @@ from fgai.bench.tables import grid
 from fgai.intervals import Interval
 
 RESULTS = Path(__file__).parent.parent / "results"
-OURS = ("fgai", "fgai:chosen-links")
+OURS = ("fgai", "fgai:chosen-links", "fgai:only-prediction")
 GOALS = {"none": -0.01, "strongest": -0.05, "realistic": -0.015}  # least F1 minus vanilla's on the clean graph
 MIN_SEEDS = 3  # for an interval
 BySeed = dict[int, float]
