@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import GATConv, TransformerConv
+from torch_geometric.nn import GATConv, SGConv, TransformerConv
 from torch_geometric.sampler.base import NumNeighbors
 
 from fgai import FGAI, NodeInjection, Vanilla, Voted, certify, datasets, read
@@ -236,6 +236,37 @@ def test_a_loader_has_a_hop_for_each_run_of_a_layer_and_refuses_models_that_reac
         exact_loader(Mixed(), DATA)
 
 
+class Powers(nn.Module):
+    """Its first layer exchanges messages three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = SGConv(16, 16, K=3), GATConv(16, 4)
+
+    def forward(self, x, edge_index):
+        return self.b(self.a(x, edge_index).relu(), edge_index)
+
+
+def directed():
+    """Each edge goes from the lower id to the higher one, as a paper cites older ones: the first nodes are shallow."""
+    graph = loose(DATA.clone())
+    graph.edge_index = graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]]
+    return graph
+
+
+@pytest.mark.parametrize("graph", [DATA, directed()], ids=["undirected", "directed"])
+def test_a_layer_that_reads_several_hops_is_refused(graph):
+    torch.manual_seed(0)
+    model = Powers().eval()
+    with pytest.raises(CallError, match="several times in a layer"):
+        exact_loader(model, graph)
+    with pytest.raises(CallError, match="several times in a layer"):
+        list(layerwise_readings(model, graph))
+    deep = Deep().eval()
+    close(concat_readings(layerwise_readings(deep, graph), 500).logits, read(deep, graph).logits)
+    assert loose(exact_loader(deep, graph)).node_sampler.fanout == (-1, -1, -1)
+
+
 @pytest.mark.parametrize(
     "job",
     [
@@ -264,9 +295,7 @@ def test_enough_hops_are_known_in_directed_graphs_with_parallel_layers_and_by_py
         def forward(self, x, edge_index):
             return self.one(x, edge_index) + self.two(x, edge_index)
 
-    directed = DATA.clone()
-    directed.edge_index = directed.edge_index[:, directed.edge_index[0] < directed.edge_index[1]]  # has sources only
-    parts = list(full_batches(Parallel(), full_neighbour_loader(directed, hops=1, batch=50)))
+    parts = list(full_batches(Parallel(), full_neighbour_loader(directed(), hops=1, batch=50)))
     assert len(parts) == 10
     sampler = SimpleNamespace(num_neighbors=NumNeighbors([-1, 5]))  # a stand-in: PyG's loader needs an extension
     with pytest.raises(DataError, match=r"\(-1, 5\) neighbours"):

@@ -22,6 +22,7 @@ from fgai.checks import one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import CallError
 from fgai.large.loader import Loader, csc_of, full_neighbour_loader
+from fgai.large.probes import probe_nodes
 from fgai.large.store import DiskGraph
 from fgai.large.streaming import BatchReading
 from fgai.patching import message_passing_layers
@@ -29,8 +30,6 @@ from fgai.progress import progress
 from fgai.reading import Reader, open_reader
 from fgai.training.data import num_seed_nodes
 
-CANDIDATES = 100_000  # nodes of which the probes are chosen
-PROBES = 2  # nodes whose logits are compared with those from full neighbourhoods
 TOLERANCE = 1e-3  # relative to the largest logit
 
 
@@ -78,7 +77,7 @@ def layerwise_readings(
                     advance(name)
                 distributed.barrier()
                 outputs[name] = output
-            _compare(read, graph, outputs)
+            _compare(read, loader.graph, outputs)
             for part in loader:
                 yield _read_last_layer(read, part, outputs)
                 advance(last)
@@ -102,16 +101,19 @@ def exact_loader(model: nn.Module, graph: Data | DiskGraph, *, batch: int = 256,
     (-1, -1)
     """
     loader, device = full_neighbour_loader(graph, hops=1), device_of(model)
-    nodes = _probe_nodes(loader.graph)
+    csc = csc_of(loader.graph)
     with open_reader(model, call) as read:
-        hops = len(_layers_run(read, on_device(loader.batch_of(nodes), device)))
-        batches = (full_neighbour_loader(graph, hops=number).batch_of(nodes) for number in (hops, hops + 1))
-        logits, expected = (read.logits(on_device(part, device))[: len(nodes)] for part in batches)
-    if (expected - logits).abs().max() > TOLERANCE * expected.abs().max():
-        raise CallError(
-            f"{type(model).__name__} runs {hops} layers of PyG, but outputs {logits.tolist()} on {hops} hops and "
-            f"{expected.tolist()} on one more: its nodes exchange messages elsewhere, too; it needs the whole graph"
-        )
+        hops = len(_layers_run(read, on_device(loader.batch_of(probe_nodes(csc, hops=1)), device)))
+        loaders = [full_neighbour_loader(loader.graph, hops=number) for number in (hops, hops + 1)]
+        for node in probe_nodes(csc, hops).split(1):  # one by one: a neighbourhood must not complete another
+            logits, expected = (read.logits(on_device(one.batch_of(node), device))[0] for one in loaders)
+            if (expected - logits).abs().max() > TOLERANCE * expected.abs().max():
+                raise CallError(
+                    f"{type(model).__name__} runs {hops} layers of PyG, but outputs {logits.tolist()} for node "
+                    f"{int(node)} on {hops} hops and {expected.tolist()} on one more: its nodes exchange messages "
+                    "elsewhere, or several times in a layer; give full_neighbour_loader the hops that it reads, or use "
+                    "the whole graph"
+                )
     return full_neighbour_loader(graph, hops, batch=batch)
 
 
@@ -203,8 +205,8 @@ def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor
 
     The extra hop shows whether the model reaches further than its layers.
     """
-    seed_nodes = _probe_nodes(graph)
-    larger = full_neighbour_loader(graph, hops=len(outputs) + 2).batch_of(seed_nodes)
+    seed_nodes, hops = probe_nodes(csc_of(graph), len(outputs) + 1), len(outputs) + 2
+    larger = full_neighbour_loader(graph, hops).batch_of(seed_nodes)
     expected = read.logits(on_device(larger, device_of(read.model)))[: len(seed_nodes)]
     narrow = full_neighbour_loader(graph, hops=1).batch_of(seed_nodes)
     logits = _read_last_layer(read, narrow, outputs).reading.logits
@@ -215,12 +217,7 @@ def _compare(read: Reader, graph: Data | DiskGraph, outputs: Mapping[str, Tensor
         )
     if (expected - logits).abs().max() > TOLERANCE * expected.abs().max():
         raise CallError(
-            f"{type(read.model).__name__} outputs {logits.tolist()} layer by layer, but {expected.tolist()} on full "
-            "neighbourhoods: its nodes exchange messages outside PyG's layers; read it with full_neighbour_loader()"
+            f"{type(read.model).__name__} outputs {logits.tolist()} layer by layer for the nodes "
+            f"{seed_nodes.tolist()}, but {expected.tolist()} on full neighbourhoods: its nodes exchange messages "
+            "outside PyG's layers, or several times in a layer; read it with full_neighbour_loader()"
         )
-
-
-def _probe_nodes(graph: Data | DiskGraph) -> Tensor:
-    """Return a few nodes of low degree that have neighbours."""
-    degree = csc_of(graph).start[: CANDIDATES + 1].diff()
-    return degree.masked_fill(degree == 0, degree.max() + 1).topk(min(PROBES, len(degree)), largest=False).indices
