@@ -284,6 +284,23 @@ def test_seed_nodes_that_lack_neighbours_are_refused(models, job):
         job(models[0], full_neighbour_loader(DATA, hops=1, batch=50))
 
 
+def after_isolated(count):
+    """The graph with nodes without links before its own."""
+    labels = {name: torch.cat([DATA[name][:count], DATA[name]]) for name in ("x", "y", "test_mask")}
+    return DATA.__class__(edge_index=DATA.edge_index + count, **labels)
+
+
+def test_too_few_hops_are_noticed_after_batches_with_whole_neighbourhoods(models):
+    loader = full_neighbour_loader(after_isolated(50), hops=1, batch=50)
+    for job in (batch_readings, audit_batches):
+        with pytest.raises(DataError, match="reads more than the 1 hops"):
+            list(loose(job)(models[0], loader))
+    lonely = loose(DATA.clone())
+    lonely.edge_index = torch.arange(500).expand(2, 500)  # to itself: every neighbourhood is whole
+    parts = concat_readings(batch_readings(models[0], full_neighbour_loader(lonely, hops=1, batch=50)), 500)
+    close(parts.logits, read(models[0], lonely).logits)
+
+
 def test_enough_hops_are_known_in_directed_graphs_with_parallel_layers_and_by_pyg():
     class Parallel(nn.Module):
         """Two layers side by side: one hop."""

@@ -18,14 +18,16 @@ from fgai.reading import open_reader
 from fgai.training.data import num_seed_nodes
 
 TOLERANCE = 1e-4  # relative to the largest logit
+BORDER = 10  # nodes of the last hop that get new links before the hops are known to be enough
 
 
 def full_batches(model: nn.Module, loader: Iterable[Data], call: Call | None = None) -> Iterator[Data]:
     """Yield the batches of a loader on the device of the model; raise if their seed nodes lack neighbours.
 
     A loader that samples neighbours is refused. The nodes of the last hop lack their own neighbours. So new links into
-    them must not change the logits of the seed nodes, which the first batch tests. Of a list of batches, or a loader
-    that does not say how many neighbours it takes, nothing is tested.
+    them must not change the logits of the seed nodes. That is tested until batches had some such nodes; a batch without
+    them has whole neighbourhoods. Of a list of batches, or a loader that does not say how many neighbours it takes,
+    nothing is tested.
 
     Args:
         model: The model that reads the batches.
@@ -48,10 +50,11 @@ def full_batches(model: nn.Module, loader: Iterable[Data], call: Call | None = N
             f"the loader takes at most {limits} neighbours per hop, so results about its seed nodes would be about "
             "another graph; give fgai.large.full_neighbour_loader, or a loader with -1 for each hop"
         )
-    for number, batch in enumerate(loader):
+    tested = 0
+    for batch in loader:
         batch = on_device(batch, device_of(model))
-        if number == 0 and limits is not None:
-            _check_hops(model, batch, len(limits), call)
+        if limits is not None and tested < BORDER:
+            tested += _check_hops(model, batch, len(limits), call)
         yield batch
 
 
@@ -62,14 +65,18 @@ def _neighbours_per_hop(loader: Any) -> tuple[int, ...] | None:
     return tuple(limits) if isinstance(limits, list | tuple) else None
 
 
-def _check_hops(model: nn.Module, batch: Data, hops: int, call: Call | None) -> None:
-    """Raise if the logits of the seed nodes change with new links into the nodes that are `hops` away."""
-    seeds = num_seed_nodes(batch)
-    border = _nodes_beyond(require(batch, "edge_index"), seeds, int(batch.num_nodes or 0), hops - 1)
+def _check_hops(model: nn.Module, batch: Data, hops: int, call: Call | None) -> int:
+    """Raise if the logits of the seed nodes change with new links into the nodes that are `hops` away.
+
+    Returns:
+        The number of nodes that are `hops` away.
+    """
+    seeds, nodes = num_seed_nodes(batch), int(batch.num_nodes or 0)
+    border = _nodes_beyond(require(batch, "edge_index"), seeds, nodes, hops - 1)
     if not len(border) or items_of(batch).typed is not None:
-        return
-    order = torch.randperm(int(batch.num_nodes or 0), generator=torch.Generator().manual_seed(0)).to(border)
-    linked = add_edges(batch, torch.stack([order[: len(border)], border]))
+        return 0
+    steps = torch.randint(1, nodes, (len(border),), generator=torch.Generator().manual_seed(0)).to(border)
+    linked = add_edges(batch, torch.stack([(border + steps) % nodes, border]))
     with open_reader(model, call) as read, torch.no_grad():
         logits, now = (read.logits(graph)[:seeds] for graph in (batch, linked))
     if (now - logits).abs().max() > TOLERANCE * logits.abs().max():
@@ -77,6 +84,7 @@ def _check_hops(model: nn.Module, batch: Data, hops: int, call: Call | None) -> 
             f"{type(model).__name__} reads more than the {hops} hops of the loader's batches: links into the nodes of "
             "the last hop change the predictions of the seed nodes; give fgai.large.exact_loader(model, graph)"
         )
+    return len(border)
 
 
 def _nodes_beyond(edge_index: Tensor, seeds: int, nodes: int, hops: int) -> Tensor:
