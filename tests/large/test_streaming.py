@@ -114,6 +114,26 @@ def test_a_model_that_does_not_go_layer_by_layer_is_refused(model):
         list(layerwise_readings(model.eval(), DATA))
 
 
+class Telling(nn.Module):
+    """It keeps the attention of its first layer, which PyG returns beside the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = GATConv(16, 16), GATConv(16, 4)
+
+    def forward(self, x, edge_index):
+        h, self.attention = self.a(x, edge_index, return_attention_weights=True)
+        return self.b(h.relu(), edge_index)
+
+
+def test_a_layer_that_returns_its_attention_is_refused_layer_by_layer_and_read_in_neighbourhoods():
+    model = Telling().eval()
+    with pytest.raises(CallError, match=r"a returns a tuple, .* without return_attention_weights"):
+        next(layerwise_readings(model, DATA))
+    parts = batch_readings(model, exact_loader(model, DATA, batch=200))
+    close(concat_readings(parts, 500).logits, read(model, DATA).logits)
+
+
 def test_streamed_metrics_are_those_of_the_whole_graph(models):
     """The attack is made on the whole graph; what it does is then counted batch by batch."""
     vanilla, _ = models

@@ -152,11 +152,17 @@ def _layer_output(read: Reader, name: str, part: Data, outputs: Mapping[str, Ten
     try:
         with _replaced_layers(read.model, part.n_id, outputs):
             read.logits(on_device(part, device_of(read.model)))
+        raise CallError(f"{name} did not run; layer by layer a model must run the same layers on each batch")
     except _LayerDone as done:
-        return done.args[0][: num_seed_nodes(part)]
+        output = done.args[0]
     finally:
         handle.remove()
-    raise CallError(f"{name} did not run; layer by layer a model must run the same layers on each batch")
+    if not isinstance(output, Tensor):
+        raise CallError(
+            f"{name} returns a {type(output).__name__}, and layer by layer one tensor per layer is stored; call it "
+            "without return_attention_weights (fgai reads the attention itself), or use exact_loader()"
+        )
+    return output[: num_seed_nodes(part)]
 
 
 @contextmanager
