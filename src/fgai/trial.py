@@ -119,7 +119,9 @@ def sample_nodes(attribution: Attribution) -> Tensor:
     return order.sort().values.to(attribution.edge_index.device)
 
 
-def clean_trial(read: Reader, data: GraphInput, explanation: str | Explanation = "last") -> Trial:
+def clean_trial(
+    read: Reader, data: GraphInput, explanation: str | Explanation = "last", *, is_part: bool = False
+) -> Trial:
     """Read the model on the clean graph twice and check the readings.
 
     Args:
@@ -127,6 +129,7 @@ def clean_trial(read: Reader, data: GraphInput, explanation: str | Explanation =
         data: The clean graph or batch. Metrics use the items in `test_mask`, or all if there is none. Without `y` or
             the `edge_label` of pairs, the predictions of the model are the labels.
         explanation: Name of the explanation that metrics use, see `fgai.explanations`.
+        is_part: The graph is a part of a larger one, and may have no item in `test_mask`.
 
     Returns:
         The trial of the clean graph.
@@ -136,7 +139,7 @@ def clean_trial(read: Reader, data: GraphInput, explanation: str | Explanation =
     labels, eval_mask = data.get("y"), data.get("test_mask")
     labels = clean.probs.argmax(-1) if labels is None else labels
     eval_mask = _all_items(clean) if eval_mask is None else eval_mask
-    if not eval_mask.any() or (labels[eval_mask] < 0).any():
+    if not (is_part or eval_mask.any()) or (labels[eval_mask] < 0).any():
         raise DataError(
             f"`test_mask` holds {int(eval_mask.sum())} {items_of(data).kind}, and "
             f"{int((labels[eval_mask] < 0).sum())} of them have no label in `y`; give a mask of labelled ones, or omit "

@@ -177,6 +177,19 @@ def test_an_audit_of_batches_is_exact_on_the_clean_graph_and_attacks_each_batch(
     assert "overlap" in found.text() and "Explanation: last" in found.text()
 
 
+def test_batches_without_test_nodes_count_for_all_metrics_but_f1(models):
+    last = loose(DATA.clone())
+    last.test_mask = torch.arange(500) >= 450
+    last.edge_index = torch.arange(500).expand(2, 500)  # no batch has a test node as a neighbour
+    found = audit_batches(models[0], full_neighbour_loader(last, hops=2, batch=250), ATTACK)
+    expected = measure(clean_trial(Reader(models[0].eval()), last))
+    for name in ("f1", "nonuniformity"):
+        assert found.clean[name] == pytest.approx(expected[name], abs=1e-5), name
+    assert 0 < found.attacked["f1"].mean < 1 and found.attacked["g_tvd"].mean > 0
+    with pytest.raises(DataError, match="no seed node of the batches is in `test_mask`"):
+        audit_batches(models[0], full_neighbour_loader(last, hops=2, batch=500, seed_nodes=~last.test_mask), ATTACK)
+
+
 def test_one_batch_with_all_nodes_is_the_audit_of_the_graph(models):
     vanilla, _ = models
     found = audit_batches(vanilla, [DATA], ATTACK)

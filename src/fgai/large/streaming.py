@@ -148,7 +148,8 @@ def audit_batches(
 ) -> BatchAudit:
     """Attack each batch with the full budget of the adversary, and score the seed nodes.
 
-    The budget is per batch, so the attack is far stronger than one with the same budget for the full graph.
+    The budget is per batch, so the attack is far stronger than one with the same budget for the full graph. F1 is that
+    of the seed nodes in `test_mask`, the other metrics are those of all seed nodes; without the mask, all are.
 
     Args:
         model: The model to audit.
@@ -162,7 +163,8 @@ def audit_batches(
         The metrics on the clean and on the attacked batches.
 
     Raises:
-        DataError: The loader samples neighbours, or takes fewer hops than the model reads.
+        DataError: The loader samples neighbours, takes fewer hops than the model reads, or has no seed node in
+            `test_mask`.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.large import full_neighbour_loader
@@ -183,13 +185,18 @@ def audit_batches(
             for row, trial in zip(rows, trials, strict=True):
                 for metric in row.values():
                     metric.update(trial)
+    if not rows[0]["f1"].compute().isfinite():
+        raise DataError(
+            "no seed node of the batches is in `test_mask`, so there is no F1; give the loader seed nodes of the mask, "
+            "such as seed_nodes=data.test_mask, or remove the mask, and all seed nodes count"
+        )
     first, *others = [{name: float(metric.compute()) for name, metric in row.items()} for row in rows]
     return BatchAudit(first, {name: Estimate.of([row[name] for row in others]) for name in first if others})
 
 
 def _seed_node_trial(read: Reader, batch: Data) -> Trial:
     """Return the clean trial of the seed nodes of a batch."""
-    trial, seed_nodes = clean_trial(read, batch), num_seed_nodes(batch)
+    trial, seed_nodes = clean_trial(read, batch, is_part=True), num_seed_nodes(batch)
     clean = trial.clean.head(seed_nodes)
     return replace(trial, clean=clean, y=trial.y[:seed_nodes], eval_mask=trial.eval_mask[:seed_nodes])
 
