@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
 
+from fgai.calling import Call, call_model, eval_mode
 from fgai.checks import one_graph
 from fgai.devices import device_of, placed
+from fgai.explanations import class_logits
 from fgai.graph import require
 from fgai.items import refuse_typed
 from fgai.large.graph_loader import GraphLoader
@@ -20,7 +23,6 @@ from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.store import DiskGraph
 from fgai.methods import Batches, Fit
 from fgai.metrics import micro_f1
-from fgai.reading import Call, call_by_signature
 
 BATCH = 1_024  # seed nodes of a batch
 
@@ -78,7 +80,8 @@ def _graph_batches(graph: Any, size: int, seed: int) -> Batches:
 def f1_on_test(model: nn.Module, graph: Data | DiskGraph, *, call: Call | None = None) -> float:
     """Micro-F1 on the nodes, pairs or graphs of `test_mask`; NaN if the graph has no `y` or no `test_mask`.
 
-    A graph on disk is read layer by layer.
+    The model is read in evaluation mode. A single logit above 0 predicts the class 1. A graph on disk is read layer
+    by layer.
 
     >>> from fgai import backbones, datasets
     >>> data = datasets.load("synthetic")
@@ -90,13 +93,14 @@ def f1_on_test(model: nn.Module, graph: Data | DiskGraph, *, call: Call | None =
         return math.nan
     y, test = _attribute(graph, "y"), _attribute(graph, "test_mask")
     if isinstance(graph, Data):
-        logits = (call or call_by_signature)(model, placed(graph, device_of(model)))
+        with eval_mode(model), torch.no_grad():
+            logits = class_logits(call_model(model, placed(graph, device_of(model)), call))
         y, test = y.to(logits.device), test.to(logits.device)
         return micro_f1(logits[test], y[test])
     correct = 0
     for part in layerwise_readings(model, graph, call=call):
         nodes = part.nodes.cpu()
-        correct += int(((part.reading.logits.argmax(-1).cpu() == y[nodes]) & test[nodes]).sum())
+        correct += int(((class_logits(part.reading.logits).argmax(-1).cpu() == y[nodes]) & test[nodes]).sum())
     return correct / max(int(test.sum()), 1)
 
 
