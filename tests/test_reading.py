@@ -114,13 +114,15 @@ def test_attention_that_does_not_reach_the_logits_does_not_explain_them():
 
 
 class Branches(nn.Module):
-    """Two layers side by side, one hop deep."""
+    """Two layers side by side, one hop deep; of features, or of ids that they embed."""
 
-    def __init__(self):
+    def __init__(self, ids=0):
         super().__init__()
+        self.embed = nn.Embedding(ids, 16) if ids else nn.Identity()
         self.left, self.right, self.out = GATConv(16, 4), GATConv(16, 4), nn.Linear(8, 3)
 
     def forward(self, x, edge_index):
+        x = self.embed(x)
         return self.out(torch.cat([self.left(x, edge_index), self.right(x, edge_index)], 1))
 
 
@@ -130,6 +132,13 @@ def test_parallel_layers_are_no_chain_and_have_no_tree():
     with pytest.raises(TapError, match="'right' does not depend on the attention of the layer before it"):
         reading.explain(5)
     assert {edge.hop for edge in reading.explain(5, explanation="last").top(10**6)} == {1}
+
+
+@pytest.mark.parametrize("kinds", [150, 2])
+def test_parallel_layers_of_ids_or_types_are_no_chain(kinds):
+    graph = community().clone().update({"x": torch.arange(150) % kinds})
+    reading = fgai.read(Branches(ids=kinds), graph)
+    assert [site for site, attention in reading.attention.items() if attention.parallel] == ["right"]
 
 
 def test_attention_that_explains_is_not_marked():

@@ -70,10 +70,18 @@ def _with_other_features(graph: Data) -> Data:
     other, x = copy.copy(graph), require(graph, "x")
     if x.is_sparse:
         x = x.coalesce()
-        other.x = with_values(x, x.values() + _noise(x.values()))
+        other.x = with_values(x, _other_rows(x.values()))
     else:
-        other.x = x + _noise(x)
+        other.x = _other_rows(x)
     return other
+
+
+def _other_rows(values: Tensor) -> Tensor:
+    """Return values with noise. Of ids and types, which must exist, each row becomes the next different one."""
+    if values.is_floating_point() or values.is_complex() or not values.numel():
+        return values + _noise(values)
+    rows, kind = values.unique(dim=0, return_inverse=True)
+    return rows[(kind + 1) % len(rows)]
 
 
 def _noise(values: Tensor) -> Tensor:
