@@ -6,6 +6,7 @@ from torch_geometric.data import Data
 
 from fgai.errors import DataError, MatchError
 from fgai.graph import (
+    add_edges,
     add_nodes,
     degree,
     delete_edges,
@@ -110,6 +111,17 @@ def test_added_nodes_and_edges_come_last_and_other_attributes_are_filled(dense):
     assert (more.pe.dtype, more.train_mask.dtype, more.y.dtype) == (torch.double, torch.bool, torch.long)
     assert (more.num_nodes, float(more.scale), more.name) == (5, 2.0, "small")
     assert more.validate()
+
+
+@pytest.mark.parametrize("x", [torch.tensor([4, 0, 7]), torch.tensor([[4], [0], [7]]), None])
+def test_edges_are_added_to_a_graph_of_ids_or_without_features(x):
+    data = Data(x=x, edge_index=torch.tensor([[0], [1]]), pe=torch.ones(3, 2), edge_weight=torch.ones(1), num_nodes=3)
+    more = loose(add_edges(data, torch.tensor([[2, 1], [0, 0]])))
+    assert more.edge_index.tolist() == [[0, 2, 1], [1, 0, 0]] and more.edge_weight.tolist() == [1, 1, 1]
+    assert (more.x is None) == (x is None) and same(more.x, x)
+    assert more.num_nodes == 3 and more.pe.shape == (3, 2)
+    with pytest.raises(DataError, match="the graph has no `x`"):
+        add_nodes(Data(edge_index=data.edge_index, num_nodes=3), torch.ones(1, 1), torch.tensor([[3], [0]]))
 
 
 @pytest.mark.parametrize("dense", [True, False])

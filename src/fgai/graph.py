@@ -167,14 +167,15 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor, **given: Tensor) -> Dat
     edges (`edge_weight`, `edge_attr`) with the row nearest to their median, masks with False, labels and ids (`y`,
     `n_id`, `e_id`) with -1, other integers (types, relations) with their most frequent value; `given` holds other
     values for the new rows of attributes, by name. In a batch, a new node belongs to the graph that it is linked to.
-    Gradients reach `x`, also if `data.x` is sparse.
+    Gradients reach `x`, also if `data.x` is sparse. Without new rows, the graph needs no `x`.
 
     >>> data = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([4, 5]))
     >>> more = add_nodes(data, torch.ones(1, 1), torch.tensor([[2], [0]]))
     >>> more.num_nodes, more.edge_index.tolist(), more.y.tolist()
     (3, [[0, 2], [1, 0]], [4, 5, -1])
     """
-    old, edges, more, items = require(data, "x"), require(data, "edge_index"), copied(data), items_of(data)
+    old = require(data, "x") if len(x) else data.get("x")
+    edges, more, items = require(data, "edge_index"), copied(data), items_of(data)
     if items.typed is not None and not {"node_type", "edge_type"} <= given.keys():
         raise DataError(
             "nodes and links that are added to a typed graph need types; attack typed graphs with fgai.TypedInjection()"
@@ -192,17 +193,19 @@ def add_nodes(data: Data, x: Tensor, edge_index: Tensor, **given: Tensor) -> Dat
         if "ptr" in data:  # of the batch that `sort_by_graph` returns
             sizes = degree(more.batch, len(data["ptr"]) - 1)
             more.ptr = torch.cat([data["ptr"][:1], sizes.cumsum(0)])
-    more.x = append_rows(old, x)
+    if isinstance(old, Tensor):
+        more.x = append_rows(old, x)
     more.edge_index = torch.cat([edges, edge_index.to(edges)], dim=1)
     if "num_nodes" in data:
-        more.num_nodes = old.size(0) + x.size(0)
+        more.num_nodes = int(data.num_nodes or 0) + x.size(0)
     return follow_edges(more, data)
 
 
 def add_edges(data: Data, edge_index: Tensor, **given: Tensor) -> Data:
     """Return the graph with `edge_index` as additional edges. `add_nodes` defines how their attributes are padded."""
-    x = require(data, "x")
-    return add_nodes(data, torch.zeros(0, x.size(1), dtype=x.dtype, device=x.device), edge_index, **given)
+    x = data.get("x")
+    rows = torch.zeros(0, *x.shape[1:], dtype=x.dtype, device=x.device) if isinstance(x, Tensor) else torch.empty(0)
+    return add_nodes(data, rows, edge_index, **given)
 
 
 def delete_edges(data: Data, gone: Tensor) -> Data:

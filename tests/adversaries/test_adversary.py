@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from scipy.optimize import brentq, minimize
+from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
 from fgai.adversaries import (
     GAINS,
+    PRBCD,
     AttackEnsemble,
     AttentionBall,
     EdgeRewiring,
@@ -212,6 +214,29 @@ def test_rewiring_adds_no_link_that_was_there():
 def test_rewiring_works_on_a_directed_graph():
     one_way = Data(x=community().x, edge_index=pairs_of(community().edge_index))
     assert rewired(EdgeRewiring(3, 3, rounds=1, pool=100), one_way).logits.isfinite().all()
+
+
+class Embedded(nn.Module):
+    """A layer on embedded ids, which are `x` or, without it, the numbers of the nodes."""
+
+    def __init__(self, nodes):
+        super().__init__()
+        self.embed, self.conv = nn.Embedding(nodes, 8), GATConv(8, 3)
+
+    def forward(self, edge_index, x=None):
+        return self.conv(self.embed.weight if x is None else self.embed(x), edge_index)
+
+
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("attack", [EdgeRewiring(5, 5, rounds=1, pool=100), PRBCD(5, epochs=2, block=100)])
+def test_links_are_changed_of_a_graph_of_ids_or_without_features(attack, ids):
+    edges = community().edge_index
+    graph = Data(edge_index=edges, num_nodes=150, **({"x": torch.arange(150)} if ids else {}))
+    with seeded(0):
+        read = Reader(Embedded(150).eval())
+    clean = read(graph).detach()
+    now = attack(read, graph, GAINS["kl"](clean)).detach()
+    assert float(GAINS["kl"](clean)(now)) > 0 and now.perturbation.apply(graph).num_nodes == 150
 
 
 def test_dropping_more_links_than_there_are_is_refused():

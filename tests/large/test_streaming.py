@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, SGConv, TransformerConv
 from torch_geometric.sampler.base import NumNeighbors
 
@@ -332,6 +333,20 @@ def test_too_few_hops_are_noticed_after_batches_with_whole_neighbourhoods(models
     lonely.edge_index = torch.arange(500).expand(2, 500)  # to itself: every neighbourhood is whole
     parts = concat_readings(batch_readings(models[0], full_neighbour_loader(lonely, hops=1, batch=50)), 500)
     close(parts.logits, read(models[0], lonely).logits)
+
+
+def test_batches_of_node_ids_are_read_as_the_graph():
+    class Ids(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.conv = nn.Embedding(500, 8), GATConv(8, 3)
+
+        def forward(self, x, edge_index):
+            return self.conv(self.embed(x), edge_index)
+
+    model, graph = Ids(), Data(x=torch.arange(500), edge_index=DATA.edge_index)
+    parts = concat_readings(batch_readings(model, full_neighbour_loader(graph, hops=1, batch=200)), 500)
+    close(parts.logits, read(model, graph).logits)
 
 
 def test_enough_hops_are_known_in_directed_graphs_with_parallel_layers_and_by_pyg():

@@ -111,12 +111,11 @@ class Perturbation:
                 raise DataError(
                     f"the perturbation names the nodes {low} to {high}, but there are {most} nodes; {GRAPH_REMEDY}"
                 )
-        if self.x is not None or self.added.numel():
+        if self.x is not None:
             old = require(data, "x")
-            if old.dim() != 2 or (self.x is not None and self.x.size(1) != old.size(1)):
-                injected = 0 if self.x is None else self.x.size(1)
+            if old.dim() != 2 or self.x.size(1) != old.size(1):
                 raise DataError(
-                    f"the perturbation injects {injected} features a node, but `x` is {describe_tensor(old)}; "
+                    f"the perturbation injects {self.x.size(1)} features a node, but `x` is {describe_tensor(old)}; "
                     f"{GRAPH_REMEDY}"
                 )
         if self.x_delta is not None:
