@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch_geometric import nn as nn_pyg
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import (
     AttentionalAggregation,
@@ -18,6 +19,7 @@ from torch_geometric.nn import (
 from torch_geometric.utils import softmax
 
 import fgai
+from fgai import attending
 from fgai.attending import attention_not_read
 from fgai.errors import TapError
 from loose import loose
@@ -81,6 +83,40 @@ class Scattered(MessagePassing):
         return torch.zeros_like(x).index_add(0, edge_index[1], weight[:, None] * x[edge_index[0]])
 
 
+def scatter_softmax(score, index, nodes):
+    """As torch_scatter computes it."""
+    top = score.new_full((nodes,), -1e9).scatter_reduce(0, index, score, "amax")
+    weight = (score - top[index]).exp()
+    return weight / weight.new_zeros(nodes).index_add(0, index, weight)[index]
+
+
+class Renamed(Helped):
+    """A softmax over edges of another library, and of another name."""
+
+    def message(self, x_j, index, size_i):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return x_j * scatter_softmax(x_j.sum(-1), index, size_i)[:, None]
+
+
+class Unnamed(Helped):
+    """A softmax over edges, written out."""
+
+    def message(self, x_j, index, size_i):  # pyright: ignore[reportIncompatibleMethodOverride]
+        weight = x_j.sum(-1).exp()
+        return x_j * (weight / weight.new_zeros(size_i).index_add(0, index, weight)[index])[:, None]
+
+
+class Kernel(Helped):
+    """Weights that no sum over the edges divides, and a `log_softmax` of the answer."""
+
+    use_softmax = False
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index).log_softmax(-1) if not self.use_softmax else x
+
+    def message(self, x_i, x_j):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return x_j * (-(x_i - x_j).norm(dim=-1, keepdim=True) / 2).exp()
+
+
 class Predicts(nn.Linear):
     """A softmax that `forward` does not reach."""
 
@@ -93,13 +129,24 @@ def test_attention_of_another_kind_is_named():
     assert attention_not_read(nn.ModuleList([*parts, GATConv(2, 2)])) == ("0", "1", "3", "5.select")
 
 
-@pytest.mark.parametrize("kind", [Helped, Scattered])
+def test_of_pygs_layers_judged_as_a_users_those_that_call_a_softmax_have_the_code_of_one(monkeypatch):
+    monkeypatch.setattr(attending, "LIBRARIES", ("torch",))
+    layers = [kind for kind in vars(nn_pyg).values() if isinstance(kind, type) and issubclass(kind, MessagePassing)]
+    found = {kind for kind in layers if attending._computes_softmax(attending._reached(kind))}
+    assert GATConv in found and found <= {kind for kind in layers if attending.softmax_methods(kind)}
+
+
+@pytest.mark.parametrize("kind", [Helped, Scattered, Renamed, Unnamed])
 def test_a_layer_whose_attention_has_no_known_edges_is_named(kind):
     model, call = Sequential("x, e", [(GATConv(4, 4), "x, e -> x"), (kind(), "x, e -> x")]), by_edges
     reading = fgai.read(model, two(), call)
     assert list(reading.attention) == ["module_0"] and reading.unread == ("module_1",)
     with pytest.raises(TapError, match="AttentionPoint"):
         fgai.read(Sequential("x, e", [(kind(), "x, e -> x")]), two(), call)
+
+
+def test_exponentials_and_log_softmax_are_no_attention():
+    assert attention_not_read(nn.ModuleList([Kernel(), GATConv(2, 2)])) == ()
 
 
 def test_a_layer_that_can_attend_and_does_not_is_passed_over():

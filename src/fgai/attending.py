@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dis import get_instructions
 from types import FunctionType
 from typing import Any
 
@@ -120,8 +121,9 @@ def attention_not_read(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the modules whose attention the tap cannot read.
 
     These are PyG's linear attention (as in `GPSConv(attn_type="performer")`), its layers whose attention is not over
-    the edges of a node or has no softmax, and other modules whose `forward` calls a softmax or torch's
-    `scaled_dot_product_attention`. Modules inside a listed one are not listed again.
+    the edges of a node or has no softmax, and other modules whose `forward` calls a softmax of any library (a function
+    with `softmax` in its name) or torch's `scaled_dot_product_attention`; of message-passing layers also those whose
+    own code divides an `exp` by a sum over edges. Modules inside a listed one are not listed again.
 
     >>> from torch_geometric.nn import GINConv, GPSConv
     >>> attention_not_read(GPSConv(4, GINConv(nn.Linear(4, 4)), attn_type="performer"))
@@ -151,11 +153,27 @@ def _may_attend(module: nn.Module) -> bool:
         return not any(map(is_multihead, module.modules()))
     if place.startswith(("torch_geometric.", "torch.", "fgai.")):  # docs/coverage.md has each of PyG's
         return isinstance(module, nn.MultiheadAttention)
-    return any(
-        word in function.__code__.co_names
-        for function in _reached(type(module))
-        for word in ("softmax", "scaled_dot_product_attention")
+    reached = _reached(type(module))
+    names = {name for function in reached for name in function.__code__.co_names}
+    named = any(_is_softmax(name) and not isinstance(getattr(module, name, None), bool | int | float) for name in names)
+    return named or (isinstance(module, MessagePassing) and _computes_softmax(reached))
+
+
+def _is_softmax(name: str) -> bool:
+    """Return whether this is the name of a softmax, of any library, or of attention; not of the logarithm of one."""
+    plain = name.lower().replace("_", "")
+    return name == "scaled_dot_product_attention" or ("softmax" in plain and "logsoftmax" not in plain)
+
+
+def _computes_softmax(functions: set[FunctionType]) -> bool:
+    """Return whether the user's among these functions call `exp`, sum over the edges of a node, and divide."""
+    own = [function for function in functions if _is_users(function)]
+    names = {name for function in own for name in function.__code__.co_names}
+    sums = any(part in name for name in names for part in ("scatter", "index_add", "segment"))
+    divides = names & {"div", "div_", "true_divide"} or any(
+        instruction.argrepr in ("/", "/=") for function in own for instruction in get_instructions(function)
     )
+    return sums and bool(names & {"exp", "exp_"}) and bool(divides)
 
 
 def _reached(cls: type) -> set[FunctionType]:
