@@ -135,11 +135,15 @@ def one_graph(data: Any, masks: Sequence[str] | None = None, edges: bool = True)
 
 def refuse_sampled(data: Any) -> None:
     """Raise `DataError` for a batch of a neighbour loader: only its seed nodes have all their neighbours."""
-    if isinstance(data, Data) and isinstance(seeds := data.get("batch_size"), int):
+    seeds, ids = (data.get(name) if isinstance(data, Data) else None for name in ("batch_size", "n_id"))
+    renumbered = isinstance(ids, Tensor) and "e_id" in data and not torch.equal(ids, torch.arange(len(ids)).to(ids))
+    around_pairs = isinstance(data, Data) and (renumbered or "num_sampled_nodes" in data)
+    if isinstance(seeds, int) or (around_pairs and items_of(data).kind != "graphs"):
+        rest = f"{seeds} of its {data.num_nodes} nodes are seed nodes, and the others"
+        rest = rest if isinstance(seeds, int) else f"its {data.num_nodes} nodes are some of a larger graph, and most"
         raise DataError(
-            f"this is a sampled batch: {seeds} of its {data.num_nodes} nodes are seed nodes, and the others lack "
-            "neighbours, so results about them would be wrong; give the whole graph, or a loader to "
-            "fgai.large.audit_batches or certify_batches"
+            f"this is a sampled batch: {rest} lack neighbours, so results about them would be wrong; give the whole "
+            "graph, or a loader of seed nodes to fgai.large.audit_batches or certify_batches"
         )
 
 

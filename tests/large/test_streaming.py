@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import Data
+from torch_geometric.loader import LinkLoader
 from torch_geometric.nn import GATConv, SGConv, TransformerConv
-from torch_geometric.sampler.base import NumNeighbors
+from torch_geometric.sampler.base import NodeSamplerInput, NumNeighbors
 
 from fgai import FGAI, NodeInjection, Vanilla, Voted, certify, datasets, read
 from fgai.backbones import build
@@ -26,6 +27,7 @@ from fgai.large import (
 )
 from fgai.large.metrics import WEIGHTS, Streamed
 from fgai.large.neighbourhoods import full_batches
+from fgai.large.sampler import CSC, NeighbourSampler
 from fgai.metrics.base import measure
 from fgai.reading import Reader
 from fgai.trial import attacked_trial, clean_trial
@@ -316,6 +318,26 @@ def test_seed_nodes_that_lack_neighbours_are_refused(models, job):
         job(models[0], Loader(DATA, (3, -1), batch=50))
     with pytest.raises(DataError, match="reads more than the 1 hops"):
         job(models[0], full_neighbour_loader(DATA, hops=1, batch=50))
+
+
+class PairSampler(NeighbourSampler):
+    """What PyG's own sampler does for pairs, which needs an extension."""
+
+    def sample_from_edges(self, index, neg_sampling=None):
+        nodes, at = torch.stack([index.row, index.col]).unique(return_inverse=True)
+        sample = self.sample_from_nodes(NodeSamplerInput(input_id=None, node=nodes))
+        return replace(sample, metadata=(index.input_id, at, index.label, None))
+
+
+@pytest.mark.parametrize("fanout", [(2, 2), (-1, -1)])
+def test_loaders_and_batches_of_pairs_are_refused(models, fanout):
+    graph, model = loose(DATA.__class__(x=DATA.x, edge_index=DATA.edge_index)), models[0]
+    loader = LinkLoader(graph, PairSampler(CSC.of(graph), fanout), graph.edge_index[:, :40], batch_size=20)
+    for job in (batch_readings, audit_batches, certify_batches):
+        with pytest.raises(DataError, match=r"LinkLoader .*, to fgai\.audit or fgai\.certify"):
+            list(loose(job)(model, loader))
+        with pytest.raises(DataError, match="this is a sampled batch: its"):
+            list(loose(job)(model, [*loader]))
 
 
 def after_isolated(count):

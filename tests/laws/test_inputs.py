@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.explain import Explainer
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 from torch_geometric.transforms import ToUndirected
@@ -17,6 +17,7 @@ from fgai import NodeInjection, Perturbation, Voted, datasets
 from fgai.adversaries import EdgeRewiring, FeatureBall
 from fgai.auditing.doubts import has_slope
 from fgai.certificates import Deletions, Features, Injection, Links
+from fgai.checks import refuse_sampled
 from fgai.datasets.split import split_nodes
 from fgai.errors import CallError, DataError, NotDifferentiableError, SettingError, TapError
 from fgai.grades import grade_stable
@@ -154,7 +155,7 @@ def test_a_model_without_slope_in_its_links_is_not_called_stable():
             assert has_slope(trial) is expected
 
 
-@pytest.mark.parametrize(
+WHOLE_GRAPH = pytest.mark.parametrize(
     "job",
     [
         lambda batch: fgai.audit(Net(), batch, ATTACK, seeds=1),
@@ -164,10 +165,34 @@ def test_a_model_without_slope_in_its_links_is_not_called_stable():
     ],
     ids=["audit", "faithfulness", "certificate", "votes"],
 )
+
+
+@WHOLE_GRAPH
 def test_a_sampled_batch_is_refused(job):
     batch = next(iter(Loader(DATA, fanout=(2, 2), batch=10, seed_nodes=DATA.test_mask)))
     with pytest.raises(DataError, match="sampled batch: 10 of its"):
         job(batch)
+
+
+@WHOLE_GRAPH
+@pytest.mark.parametrize("known", [("num_sampled_nodes",), ("n_id", "e_id")])
+def test_a_sampled_batch_of_pairs_is_refused(job, known):
+    """The loaders of PyG write no `batch_size` if they sample around pairs."""
+    batch: Any = next(iter(Loader(DATA, fanout=(2, 2), batch=10)))
+    pairs = batch.from_dict({name: batch[name] for name in ("x", "edge_index", *known)})
+    pairs.edge_label_index = torch.tensor([[0, 1], [2, 3]])
+    with pytest.raises(DataError, match=r"sampled batch: its .* nodes are some of a larger graph"):
+        job(pairs)
+
+
+def test_graphs_that_were_sampled_and_the_whole_graph_with_ids_are_no_sampled_batches():
+    batch: Any = next(iter(Loader(DATA, fanout=(2, 2), batch=10)))
+    graph = batch.from_dict({name: batch[name] for name in ("x", "edge_index", "n_id", "e_id")})
+    graph.y = torch.tensor([0])
+    refuse_sampled(Batch.from_data_list([graph, graph]))
+    whole: Any = DATA.clone()
+    whole.n_id, whole.e_id = torch.arange(60), torch.arange(DATA.num_edges)
+    refuse_sampled(whole)
 
 
 def test_floats_of_a_typed_graph_that_would_not_reach_the_model_are_refused():

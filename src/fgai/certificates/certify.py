@@ -102,6 +102,22 @@ def certify(
     ('exact', 'bound')
     """
     refuse_sampled(data)
+    return certify_part(model, data, vanilla, k, radius, against=against, norm=norm, steps=steps, call=call)
+
+
+def certify_part(
+    model: nn.Module,
+    data: Data,
+    vanilla: nn.Module | None = None,
+    k: int | float = CERTIFIED_TOP,
+    radius: float = RADIUS,
+    *,
+    against: PerturbationSet | None = None,
+    norm: Norm = NORM,
+    steps: int = STEPS,
+    call: Call | None = None,
+) -> Certificate | Proof:
+    """Do the same as `certify`, also on a batch of a neighbour loader: it holds for the seed nodes only."""
     if isinstance(model, Voted) and against is None:
         raise SettingError("a Voted model has no attention of its own; give against=Links(...), or certify voted.model")
     data, call = along_messages(model, data, call)

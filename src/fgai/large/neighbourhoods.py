@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.calling import Call
+from fgai.checks import refuse_sampled
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import add_edges, require
@@ -27,7 +28,7 @@ def full_batches(model: nn.Module, loader: Iterable[Data], call: Call | None = N
     A loader that samples neighbours is refused. The nodes of the last hop lack their own neighbours. So new links into
     them must not change the logits of the seed nodes. That is tested until batches had some such nodes; a batch without
     them has whole neighbourhoods. Of a list of batches, or a loader that does not say how many neighbours it takes,
-    nothing is tested.
+    nothing is tested. Batches of pairs are refused: their nodes are not told apart by whether they lack neighbours.
 
     Args:
         model: The model that reads the batches.
@@ -35,7 +36,7 @@ def full_batches(model: nn.Module, loader: Iterable[Data], call: Call | None = N
         call: How the model is called on a graph; by its signature by default.
 
     Raises:
-        DataError: If seed nodes lack neighbours that the model reads.
+        DataError: If seed nodes lack neighbours that the model reads, or a batch is of pairs.
 
     >>> from fgai import backbones, datasets
     >>> from fgai.large import Loader
@@ -44,6 +45,12 @@ def full_batches(model: nn.Module, loader: Iterable[Data], call: Call | None = N
     Traceback (most recent call last):
     fgai.errors.DataError: the loader takes at most (5, 5) neighbours per hop, ...
     """
+    if getattr(loader, "link_sampler", None) is not None:
+        raise DataError(
+            f"a {type(loader).__name__} gives parts of a graph around pairs of nodes, most of whose nodes lack "
+            "neighbours, so results about their attention would be wrong; give the whole graph, with "
+            "`edge_label_index`, to fgai.audit or fgai.certify"
+        )
     limits = _neighbours_per_hop(loader)
     if limits is not None and any(limit >= 0 for limit in limits):
         raise DataError(
@@ -53,6 +60,8 @@ def full_batches(model: nn.Module, loader: Iterable[Data], call: Call | None = N
     tested = 0
     for batch in loader:
         batch = on_device(batch, device_of(model))
+        if "batch_size" not in batch:
+            refuse_sampled(batch)
         if limits is not None and tested < BORDER:
             tested += _check_hops(model, batch, len(limits), call)
         yield batch

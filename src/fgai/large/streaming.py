@@ -18,7 +18,8 @@ from fgai.adversaries import Adversary, NodeInjection
 from fgai.attention import Attention
 from fgai.auditing import Estimate
 from fgai.calling import Call
-from fgai.certificates import Certificate, IntervalBound, Proof, Voted, certify
+from fgai.certificates import Certificate, IntervalBound, Proof, Voted
+from fgai.certificates.certify import certify_part
 from fgai.certificates.perturbation_sets import PerturbationSet
 from fgai.certificates.proof import save_as
 from fgai.certificates.record import Condition
@@ -250,8 +251,8 @@ def certify_batches(
     """
     inner = model.model if isinstance(model, Voted) else model
     batches = (_numbered(batch, model) for batch in full_batches(inner, loader, settings.get("call")))
-    parts = [_head(certify(model, _as_graph(batch), vanilla, **settings), num_seed_nodes(batch)) for batch in batches]
-    parts = distributed.all_gather_in_turn(parts)
+    results = ((certify_part(model, _as_graph(batch), vanilla, **settings), num_seed_nodes(batch)) for batch in batches)
+    parts = distributed.all_gather_in_turn([_head(part, seed_nodes) for part, seed_nodes in results])
     if not parts:
         raise DataError("the loader gave no batch; give it seed nodes")
     proof = _concat(parts)
