@@ -116,6 +116,35 @@ def test_selected_graphs_are_those_that_pyg_collates():
     assert num_graphs(part) == 3 and part.train_mask.tolist() == [True] * 3
 
 
+def test_features_of_graphs_go_with_their_graphs():
+    graphs: list[Any] = molecules(5)
+    for number, graph in enumerate(graphs):
+        graph.u, graph.scale = torch.full((1, 2), float(number)), torch.tensor(float(number))
+    batch = copied(loose(Batch.from_data_list(graphs)))
+    batch.shared = torch.arange(7)  # no row per graph: one for all
+    part = loose(select_graphs(batch, torch.tensor([False, True, False, False, True])))
+    assert part.u.tolist() == [[1, 1], [4, 4]] and part.scale.tolist() == [1, 4] and part.shared.tolist() == [*range(7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("u", torch.ones(2, 3)),  # as many rows as there are graphs, and edges
+        ("v", torch.ones(6)),  # [3] per graph
+        ("pair_index", torch.zeros(2, 2, dtype=torch.long)),
+    ],
+)
+def test_attributes_that_do_not_tell_their_graph_are_refused(name, value):
+    graphs: list[Any] = [Data(x=torch.ones(n, 1), edge_index=EDGES[:, :1]) for n in (2, 3)]
+    data = loose(Batch.from_data_list(graphs))
+    data.y, data.edge_attr = torch.tensor([0, 1]), torch.tensor([5.0, 6.0])
+    part = loose(select_graphs(data, torch.tensor([False, True])))
+    assert part.y.tolist() == [1] and part.edge_attr.tolist() == [6]  # by their names
+    data[name] = value
+    with pytest.raises(DataError, match=rf"`{name}` is .* does not tell its part for each graph; .* DataLoader"):
+        select_graphs(data, torch.tensor([False, True]))
+
+
 def test_adjacency_matrices_are_sorted_too():
     data = copied(pair())
     data.adj = torch.sparse_coo_tensor(data.edge_index.flip(0), torch.arange(1.0, 5), (5, 5)).coalesce()

@@ -141,14 +141,45 @@ def select_graphs(data: Data, mask: Tensor) -> Data:
     items = items_of(data)
     assert items.batch is not None, "only graphs can be selected"
     part = copied(data).subgraph(mask[items.batch])
-    for name, value in data.to_dict().items():
-        if isinstance(value, Tensor) and (name in LABELS) and len(value) == items.count:
-            part[name] = value[mask]
+    for name in graph_attributes(data, items.count):
+        part[name] = data[name].index_select(0, mask.nonzero().flatten())
     part.batch = (mask.cumsum(0) - 1)[items.batch[mask[items.batch]]]
     part.num_graphs = int(mask.sum())
     if "ptr" in data:
         part.ptr = torch.cat([data["ptr"][:1], torch.bincount(part.batch, minlength=part.num_graphs).cumsum(0)])
     return part
+
+
+def graph_attributes(data: Data, count: int) -> list[str]:
+    """Return the names of the tensors with a row for each graph of a batch, such as `y` and features of graphs.
+
+    Args:
+        data: A batch of graphs.
+        count: The number of graphs.
+
+    Raises:
+        DataError: The shape of a tensor does not tell whether it belongs to the graphs.
+
+    >>> two = Batch.from_data_list([Data(x=torch.ones(n, 1), u=torch.ones(1, 4)) for n in (2, 3)])
+    >>> graph_attributes(two, 2)
+    ['u']
+    """
+    names, excluded = [], (*SPECIAL, "batch", *adjacencies_of(data))
+    for name, value in data.to_dict().items():
+        if not isinstance(value, Tensor) or not value.dim() or name in excluded:
+            continue
+        rows, of_parts = value.size(0), data.is_node_attr(name) or data.is_edge_attr(name)
+        joined_along = data.__cat_dim__(name, value)
+        ids = isinstance(joined_along, int) and joined_along % value.dim() != 0
+        if rows == count and not ids and (name in LABELS or not of_parts):
+            names.append(name)
+        elif ids or (rows == count and "edge" not in name) or (rows > count > 1 and rows % count == 0 and not of_parts):
+            raise DataError(
+                f"`{name}` is {list(value.shape)} in a batch of {count} graphs with {data.num_nodes} nodes and "
+                f"{data.num_edges} edges, which does not tell its part for each graph; give features of graphs as "
+                f"[1, ...] per graph, remove `{name}`, or train on the batches of a DataLoader"
+            )
+    return names
 
 
 def refuse_graphs(data: Data, what: str, remedy: str, most: int = 0) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch
 from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GATConv, global_mean_pool
 
 from fgai import GraphInjection
 from fgai.backbones import build
@@ -41,6 +42,41 @@ def test_every_method_trains_on_a_batch_and_on_loaders(method):
     plain = [graph.__class__(x=graph.x, edge_index=graph.edge_index, y=graph.y) for graph in DATA.to_data_list()]
     loaders = Batches(DataLoader(plain[:12], 5), DataLoader(plain[12:], 8))
     assert len(method.fit(MODEL, loaders).history) == 2  # all graphs of a loader without masks are trained on
+
+
+class Global(nn.Module):
+    """It reads features of graphs, and records whether each graph met its own: `u` tells `y`."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out, self.own = GATConv(4, 4), nn.Linear(6, 2), []
+
+    def forward(self, x, edge_index, batch, u, y):
+        self.own.append(len(u) == len(y) and torch.equal(u[:, 0], y.float()))
+        return self.out(torch.cat([global_mean_pool(self.conv(x, edge_index), batch), u], dim=1))
+
+
+def loader_of(batch):
+    return DataLoader(batch.to_data_list(), 6)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda model, batch: Vanilla(epochs=2).fit(model, batch),
+        lambda model, batch: Vanilla(epochs=2).fit(model, Batches([batch, batch], [batch])),
+        lambda model, batch: Vanilla(epochs=2).fit(model, Batches(loader_of(batch), loader_of(batch))),
+        lambda model, batch: fit_graph(Vanilla(epochs=2), model, batch),
+        lambda model, batch: fit_graph(Vanilla(epochs=2), model, batch, batch=6),
+    ],
+    ids=["batch", "list", "loader", "fit_graph", "fit_graph in batches"],
+)
+def test_every_graph_is_trained_with_its_own_features(fit):
+    graphs = molecules(20)
+    for graph in graphs:
+        graph.u = torch.tensor([[float(graph.y), 1.0]])
+    model = fit(Global(), split_graphs(graphs, seed=0)).model
+    assert len(model.own) >= 4 and all(model.own)
 
 
 def test_plain_training_takes_the_steps_of_a_loop_of_pyg():

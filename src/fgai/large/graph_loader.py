@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from fgai.errors import DataError
 from fgai.graph import degree, require
-from fgai.items import LABELS, SPECIAL, items_of
+from fgai.items import SPECIAL, graph_attributes, items_of
 from fgai.large.loader import ShardedBatches
 
 
@@ -17,7 +18,7 @@ class GraphLoader:
     """Batches of some graphs of a `Batch`; under `torchrun` each rank loads its share of the batches.
 
     It indexes the tensors of the batch, so a batch of b graphs costs a few operations instead of b, as with PyG's
-    `DataLoader`. Attributes that are no tensors are left out.
+    `DataLoader`. Attributes that are no tensors are left out. Tensors with a row per graph go with their graphs.
 
     Args:
         graph: A batch of graphs, sorted by graph.
@@ -38,6 +39,12 @@ class GraphLoader:
         self, graph: Data, *, batch: int, graphs: Tensor | None = None, shuffle: bool = True, seed: int = 0
     ) -> None:
         self.graph, count = graph, items_of(graph).count
+        if items_of(graph).kind != "graphs":
+            raise DataError(
+                f"batches of graphs are for labels of graphs, and this graph has {items_of(graph)}; give a Batch with "
+                "a row of `y` and the masks for each graph, or use fgai.large.Loader for nodes"
+            )
+        self._of_graphs = graph_attributes(graph, count)
         chosen = torch.ones(count, dtype=torch.bool) if graphs is None else graphs.cpu()
         self._numbers = chosen.nonzero().flatten()
         self.shares = ShardedBatches(len(self._numbers), batch, shuffle, seed)
@@ -66,8 +73,8 @@ class GraphLoader:
         for name, value in self.graph.to_dict().items():
             if not isinstance(value, Tensor) or name in (*SPECIAL, "batch"):
                 continue
-            if name in LABELS and len(value) == len(self._nodes):
-                part[name] = value[graphs]
+            if name in self._of_graphs:
+                part[name] = value.index_select(0, graphs)
             elif self.graph.is_node_attr(name):
                 part[name] = value.index_select(0, nodes)
             else:
