@@ -75,7 +75,7 @@ TRIALS: dict[str, Any] = {
     "degree by Adam, aimed, support, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0, **SUPPORT),
     "without explanation": FGAI.preset("without-explanation"),
     "only prediction": FGAI.preset("only-prediction"),
-    "explanation 1": FGAI(explanation=1.0),
+    "without similarity": FGAI.preset("without-similarity"),
     "at": AdversarialTraining(),
     "at, degree": AdversarialTraining(adversary=SIGN),
     "at, degree by Adam": AdversarialTraining(adversary=BY_DEGREE),
