@@ -10,13 +10,14 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients
+from fgai.adversaries.other_layers import DRAWS, random_pairs, sizes, uses_links_elsewhere
 from fgai.adversaries.perturbation import AttackResult, Perturbation, pairs_of, undirected
 from fgai.attention import Attention
 from fgai.errors import SettingError
 from fgai.graph import add_edges, locate, require
 from fgai.items import refuse_graphs
 from fgai.reading import Reader
-from fgai.settings import check_seed, check_whole
+from fgai.settings import SEEDS, check_seed, check_whole
 
 MASKED = -30.0  # added to the score of an edge: its weight vanishes, its gradient does not
 
@@ -28,7 +29,11 @@ class EdgeRewiring:
 
     The greedy attack selects, in each round, the links whose first-order effect on the gain is largest: d gain / d w_e
     times the weight that a new edge would get, or minus the weight of an old edge, summed over layers, heads and
-    directions. All candidates of a round are read at once, with scores so low that they have no effect.
+    directions. All candidates of a round are read at once, with scores so low that they have no effect in attention.
+
+    Layers without attention see the candidates all the same, and thousands of them spoil the search. Two forward passes
+    find out whether a model has such layers. If so, the search runs up to four times, with fewer and fewer candidates,
+    ten random draws are evaluated as well, and the largest gain counts.
 
     Args:
         added: Largest number of new links.
@@ -65,28 +70,40 @@ class EdgeRewiring:
         links = pairs_of(require(graph, "edge_index"))
         if self.dropped > links.size(1):
             raise SettingError(f"{self}, but the graph has {links.size(1)} links; drop no more than that")
-        best, change = Best(read, graph, gain), Perturbation()
-        generator = torch.Generator().manual_seed(self.seed)
+        with torch.no_grad():
+            clean = read(graph).detach()
+        best = Best(read, graph, gain, clean)
         if not self.greedy:
-            new = self._candidates(links, int(graph.num_nodes or 0), generator)[:, : self.added]
-            old = links[:, torch.randperm(links.size(1), generator=generator)[: self.dropped]]
-            best.evaluate(Perturbation(added=undirected(new), dropped=undirected(old)))
-            return best.reading()
+            self._draw(graph, links, best)
+        elif not uses_links_elsewhere(read, graph, clean, self.seed):
+            self._climb(read, graph, gain, best)
+        else:
+            for pool in sizes(self.pool, self.added):
+                replace(self, pool=pool)._climb(read, graph, gain, best)
+            for number in range(DRAWS):
+                replace(self, seed=(self.seed + number) % SEEDS)._draw(graph, links, best)
+        return best.reading()
+
+    def _draw(self, graph: Data, links: Tensor, best: Best) -> None:
+        """Evaluate random links."""
+        generator = torch.Generator().manual_seed(self.seed)
+        new = self._candidates(links, int(graph.num_nodes or 0), generator)[:, : self.added]
+        old = links[:, torch.randperm(links.size(1), generator=generator)[: self.dropped]]
+        best.evaluate(Perturbation(added=undirected(new), dropped=undirected(old)))
+
+    def _climb(self, read: Reader, graph: Data, gain: Gain, best: Best) -> None:
+        """Select links by gradients, and evaluate them after each round."""
+        change, generator = Perturbation(), torch.Generator().manual_seed(self.seed)
         for number in range(self.rounds):
             add, drop = (
                 n * (number + 1) // self.rounds - n * number // self.rounds for n in (self.added, self.dropped)
             )
             change = self._extend(read, graph, gain, change, add, drop, generator)
             best.evaluate(change)
-        return best.reading()
 
     def _candidates(self, taken: Tensor, nodes: int, generator: torch.Generator) -> Tensor:
         """Return random pairs that are not in `taken`; [2, <= max(pool, added)]."""
-        pairs = pairs_of(
-            torch.randint(nodes, (2, 2 * max(self.pool, self.added)), generator=generator).to(taken.device)
-        )
-        pairs = pairs[:, locate(pairs, taken) < 0]
-        return pairs[:, torch.randperm(pairs.size(1), generator=generator)[: max(self.pool, self.added)]]
+        return random_pairs(taken, nodes, max(self.pool, self.added), generator)
 
     def _extend(
         self, read: Reader, graph: Data, gain: Gain, change: Perturbation, add: int, drop: int, draw: torch.Generator
