@@ -11,6 +11,7 @@ from torch_geometric.utils import grid
 import fgai
 from fgai import FeatureBall, NodeInjection
 from fgai.adversaries import GAINS, ChosenInjection, Threat
+from fgai.auditing import AuditReport
 from fgai.auditing.doubts import doubt_about, narrow_columns, saturated
 from fgai.reading import Reading, open_reader
 from fgai.trial import Trial, attacked_trial, clean_trial
@@ -76,6 +77,12 @@ def test_an_attack_on_one_node_does_not_make_a_graph_stable():
     report = fgai.audit(trained(), community(), "single-1", seeds=1, sample=20)
     assert report.grades.stable and report.grades.stable.value == "unknown"
     assert "SingleTarget.sweep" in report.grades.stable.sentence
+
+
+def test_a_doubt_is_saved_with_the_report(tmp_path):
+    report = fgai.audit(trained(), community(), "single-1", seeds=1, sample=20)
+    report.save(tmp_path / "audit.json")
+    assert AuditReport.load(tmp_path / "audit.json").grades == report.grades
 
 
 def test_a_box_far_inside_the_data_leaves_it_unknown():

@@ -15,7 +15,7 @@ from torch_geometric.utils import k_hop_subgraph
 
 from fgai import FGAI, NodeInjection, datasets
 from fgai.backbones import build
-from fgai.errors import SettingError
+from fgai.errors import DataError, SettingError
 from fgai.large import Loader, NeighbourSampler, full_neighbour_loader, write_store
 from fgai.large.loader import ShardedBatches
 from fgai.large.permutation import Permutation
@@ -184,3 +184,12 @@ def test_blocks_of_a_stand_in_are_batches_of_the_graph():
         batch.batch = batch.n_id[: batch.batch_size]
     fixed = [method.fit(model, given).history for given in (list(batches), service)]
     assert fixed[0] == fixed[1] and len(method.fit(model, batches).history) == 2
+
+
+def test_pairs_of_nodes_are_refused_as_their_ids_are_those_of_the_whole_graph():
+    graph = datasets.load("synthetic")
+    graph.edge_label_index = graph.edge_index[:, :10]
+    with pytest.raises(DataError, match="a batch of seed nodes renumbers its nodes"):
+        Loader(graph)
+    del graph.edge_label_index
+    assert next(iter(Loader(graph, batch=8))).batch_size == 8

@@ -42,8 +42,9 @@ def doubt_about(clean: Trial, trials: Sequence[Trial], threat: Threat) -> str:
             "model 'strongest', or divide the logits by a constant in call="
         )
     if (share := narrow_columns(clean.graph.get("x"), threat.adversary)) >= MOST:
+        box = list(getattr(threat.adversary, "box", ()))
         return (
-            f"injected features lie in {list(threat.adversary.box)}, and those of the graph are more than {NARROW:g} "
+            f"injected features lie in {box}, and those of the graph are more than {NARROW:g} "
             f"times as large in {share:.0%} of the columns; give box=None, the range of the data"
         )
     if not any(_can_change(trial) for trial in trials):

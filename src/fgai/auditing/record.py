@@ -302,15 +302,15 @@ def _first_problem(report: AuditReport) -> str:
 def _grades_follow(report: AuditReport) -> bool:
     """Whether the grades of a loaded report are those of its numbers."""
     tested, means = report.faithfulness, {name: value.mean for name, value in report.attacked.items()}
+    graded = {name: one.value for name, one in report.grades.items()}
+    doubt = "unknown" * (graded.get("stable") == "unknown")  # of the attack; it makes no grade better
     try:
-        again = grade(report.clean, means, report.baselines, tested.grade if tested else None, "")
+        again = grade(report.clean, means, report.baselines, tested.grade if tested else None, "", doubt=doubt)
     except (FGAIError, KeyError):
         return False
-    decided = tested is not None and tested.grade.value != "unknown"
-    if tested and decided and tested.grade.value != grade_faithful(tested.necessity, tested.against_least).value:
+    if tested and tested.grade.value not in ("unknown", grade_faithful(tested.necessity, tested.against_least).value):
         return False
-    one = {name: one.value for name, one in report.grades.items()}
-    return one == {name: one.value for name, one in again.items()} and report.grades.answer == again.answer
+    return graded == {name: one.value for name, one in again.items()} and report.grades.answer == again.answer
 
 
 def _is_number(text: str) -> bool:

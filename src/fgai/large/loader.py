@@ -15,8 +15,8 @@ from torch_geometric.sampler import NodeSamplerInput
 from fgai import distributed
 from fgai.checks import one_graph
 from fgai.devices import CPU, on_device
-from fgai.errors import SettingError
-from fgai.items import refuse_graphs
+from fgai.errors import DataError, SettingError
+from fgai.items import items_of, refuse_graphs
 from fgai.large.permutation import Permutation
 from fgai.large.sampler import CSC, NeighbourSampler
 from fgai.large.store import DiskGraph
@@ -98,6 +98,7 @@ class Loader(NodeLoader):
         if isinstance(graph, Data | HeteroData):
             refuse_graphs(graph, "A neighbour loader", "give torch_geometric.loader.DataLoader the graphs")
             graph = on_device(one_graph(graph), CPU)
+            _refuse_pairs(graph)
         csc = csc_of(graph)
         if seed_nodes is None:
             nodes: Any = torch.zeros(1, dtype=torch.long).expand(csc.num_nodes)  # PyG reads its length only
@@ -151,6 +152,15 @@ def _without_lists(graph: Data) -> Data:
     for name in lists:
         del graph[name]
     return graph
+
+
+def _refuse_pairs(graph: Data) -> None:
+    """Raise if the items of a graph are pairs of nodes: their ids are those of the whole graph."""
+    if items_of(graph).kind == "pairs":
+        raise DataError(
+            "the graph has `edge_label_index`, and a batch of seed nodes renumbers its nodes, so its pairs would be "
+            "about other nodes; give the whole graph to fit, audit and certify, or remove `edge_label_index`"
+        )
 
 
 def _check_seed_nodes(nodes: Tensor, num_nodes: int) -> None:
