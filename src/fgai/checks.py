@@ -139,11 +139,12 @@ def refuse_sampled(data: Any) -> None:
     renumbered = isinstance(ids, Tensor) and "e_id" in data and not torch.equal(ids, torch.arange(len(ids)).to(ids))
     around_pairs = isinstance(data, Data) and (renumbered or "num_sampled_nodes" in data)
     if isinstance(seeds, int) or (around_pairs and items_of(data).kind != "graphs"):
-        rest = f"{seeds} of its {data.num_nodes} nodes are seed nodes, and the others"
-        rest = rest if isinstance(seeds, int) else f"its {data.num_nodes} nodes are some of a larger graph, and most"
+        of_seeds = f"{seeds} of its {data.num_nodes} nodes are seed nodes, and the others"
+        of_pairs = f"its {data.num_nodes} nodes are some of a larger graph, and most"
         raise DataError(
-            f"this is a sampled batch: {rest} lack neighbours, so results about them would be wrong; give the whole "
-            "graph, or a loader of seed nodes to fgai.large.audit_batches or certify_batches"
+            f"this is a sampled batch: {of_seeds if isinstance(seeds, int) else of_pairs} lack neighbours, so results "
+            "about them would be wrong; give the whole graph, or a loader of seed nodes to fgai.large.audit_batches or "
+            "certify_batches"
         )
 
 

@@ -12,7 +12,7 @@ import fgai
 from fgai import FeatureBall, NodeInjection
 from fgai.adversaries import GAINS, ChosenInjection, Threat
 from fgai.auditing import AuditReport
-from fgai.auditing.doubts import doubt_about, narrow_columns, saturated
+from fgai.auditing.doubts import doubt_about, narrow_columns, saturated_share
 from fgai.reading import Reading, open_reader
 from fgai.trial import Trial, attacked_trial, clean_trial
 from worlds import community, trained
@@ -50,7 +50,7 @@ def test_a_gain_without_slope_leaves_it_unknown_whether_a_model_is_stable():
 def test_saturation_is_that_of_the_gain(gain, expected):
     for factor in (1.0, 1e4):
         threat = Threat("", ATTACK, gain, "")
-        share = saturated(attacked(Scaled(trained(), factor), community(), threat)[1], threat)
+        share = saturated_share(attacked(Scaled(trained(), factor), community(), threat)[1], threat)
         assert (share > 0.5) == (expected and factor > 1)
 
 
@@ -58,9 +58,9 @@ def test_saturation_is_that_of_the_gain(gain, expected):
     ("adversary", "gain"),
     [(ATTACK, "flips"), (ATTACK, "attention-divergence"), (ChosenInjection(2, (4,), keep=1), "cross-entropy")],
 )
-def test_gains_without_gradient_on_explanations_or_with_surrogates_are_not_called_saturated(adversary, gain):
+def test_gains_without_gradient_on_explanations_or_with_surrogates_are_not_called_saturated_share(adversary, gain):
     trial = attacked(Scaled(trained(), 1e4), community(), INJECTION)[1]
-    assert saturated(trial, Threat("", adversary, gain, "")) == 0
+    assert saturated_share(trial, Threat("", adversary, gain, "")) == 0
 
 
 def test_saturation_is_the_share_of_rows_without_slope():
@@ -70,7 +70,7 @@ def test_saturation_is_the_share_of_rows_without_slope():
     count = len(clean.clean.logits)
     same = clean.eval_mask & (now.now.logits[:count].argmax(1) == clean.clean.logits.argmax(1))
     expected = [not any(row) for row in slope[:count][same].tolist()]
-    assert saturated(now, INJECTION) == pytest.approx(sum(expected) / len(expected))
+    assert saturated_share(now, INJECTION) == pytest.approx(sum(expected) / len(expected))
 
 
 def test_an_attack_on_one_node_does_not_make_a_graph_stable():

@@ -303,7 +303,7 @@ def _grades_follow(report: AuditReport) -> bool:
     """Whether the grades of a loaded report are those of its numbers."""
     tested, means = report.faithfulness, {name: value.mean for name, value in report.attacked.items()}
     graded = {name: one.value for name, one in report.grades.items()}
-    doubt = "unknown" * (graded.get("stable") == "unknown")  # of the attack; it makes no grade better
+    doubt = "of the attack" if graded.get("stable") == "unknown" else ""  # it makes no grade better
     try:
         again = grade(report.clean, means, report.baselines, tested.grade if tested else None, "", doubt=doubt)
     except (FGAIError, KeyError):
