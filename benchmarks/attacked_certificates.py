@@ -263,7 +263,7 @@ def both_ways(links: set[tuple[int, int]]) -> Tensor:
 
 def main(
     names: Annotated[str, typer.Option("--datasets", help="Separated by commas.")] = ",".join(SEEDS),
-    methods: Annotated[str, typer.Option(help="Separated by commas.")] = "vanilla,fgai",
+    methods: Annotated[str, typer.Option(help="Separated by commas; `fgai:bounded` is a preset.")] = "vanilla,fgai",
     backbone: Annotated[str, typer.Option(help="One backbone.")] = "gat",
     seeds: Annotated[int, typer.Option(help="At most so many seeds of each dataset.")] = 3,
     models: Annotated[Path, typer.Option(help="A folder of saved models.")] = Path("models"),
@@ -287,7 +287,8 @@ def main(
         return
     for dataset, method in product(names.split(","), methods.split(",")):
         for seed in range(min(seeds, SEEDS[dataset])):
-            cell = Cell(dataset, backbone, method, seed)
+            name, _, preset = method.partition(":")
+            cell = Cell(dataset, backbone, name, seed, preset or "default")
             about = {"dataset": dataset, "backbone": backbone, "method": method, "seed": seed}
             done = {(key[4], key[7]) for key in rows if key[:4] == tuple(about.values())}
             missing = [

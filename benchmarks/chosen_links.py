@@ -15,7 +15,8 @@ from fgai.bench.tables import grid
 from fgai.intervals import Interval
 
 RESULTS = Path(__file__).parent.parent / "results"
-OURS = ("fgai", "fgai:chosen-links", "fgai:only-prediction")
+OURS = ("fgai", "fgai:chosen-links", "fgai:bounded", "fgai:only-prediction")
+BOUNDED = ("at:bounded", "fgai:bounded")
 GOALS = {"none": -0.01, "strongest": -0.05, "realistic": -0.015}  # least F1 minus vanilla's on the clean graph
 MIN_SEEDS = 3  # for an interval
 BySeed = dict[int, float]
@@ -116,6 +117,32 @@ def lead(own: BySeed, rivals: list[BySeed]) -> str:
     return f"{interval}{'' if interval.high >= 0 else ' ✗'}"
 
 
+def bounded() -> str:
+    """F1 of models with a bounded first layer, beside the best model without one; common seeds.
+
+    The method of that model is in brackets.
+    """
+    plan, body = Plan.read("chosen-links"), []
+    attacks = ("strongest", "realistic")
+    for dataset, backbone in product(plan.seeds, plan.where["fgai:bounded"]):
+        f1 = {method: metric(plan, dataset, backbone, method) for method in plan.methods}
+        ran = {method: by_attack for method, by_attack in f1.items() if {*attacks} <= by_attack.keys()}
+        if not {"vanilla", "fgai:bounded"} <= ran.keys():
+            continue
+        seeds = common(*(by_attack[attack] for by_attack in ran.values() for attack in attacks))
+        means = {(name, attack): over(seeds, ran[name][attack]) for name in ran for attack in ("none", *attacks)}
+        clean = (shown(means[name, "none"]) for name in ("vanilla", "fgai:bounded"))
+        line = [dataset, backbone, str(len(seeds)), *clean]
+        for attack in attacks:
+            best = max((name for name in ran if name not in BOUNDED), key=lambda name: means[name, attack])
+            line.append(f"{shown(means[best, attack])} (`{best}`)")
+            line += [shown(means.get((name, attack))) for name in BOUNDED]
+        body.append(line)
+    head = ["dataset", "backbone", "seeds", "vanilla, clean", "`fgai:bounded`, clean"]
+    by_attack = [[f"{attack}: best without", *(f"`{name}`" for name in BOUNDED)] for attack in attacks]
+    return grid([*head, *by_attack[0], *by_attack[1]], body)
+
+
 def inductive() -> str:
     """F1 of models that were trained without the test nodes, and of those that were trained on the whole graph."""
     hidden, transductive, body = Plan.read("inductive"), Plan.read("chosen-links"), []
@@ -193,6 +220,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     **{f"withstood-{name}": partial(withstood, name) for name in ("strongest", "realistic")},
     "withstood-explanation": explained,
     "chosen-goals": goals,
+    "bounded": bounded,
     "inductive": inductive,
     "defences": defences,
     "independent": independent,

@@ -3,8 +3,8 @@
 Links go to nodes of high degree, or to a greedy cover of the graph, or to random nodes; features climb by Adam on
 tanh-squashed variables, towards each class and away from the model's own answers; the worst of all restarts counts.
 No attack code of fgai is used: its own loop, its own links, the model called directly. With `--hidden` the attacker
-chooses the outputs of the first linear layer, of any size, not features: more than any box allows. It is for models
-that start with one linear layer.
+chooses the outputs of the first linear layers, of any size, not features: more than any box allows. The outputs are
+those that some features give: where the weights have few directions, the attacker has as many numbers for each row.
 
     fgai bench chosen-links --out results/chosen-links           # keeps its models
     python benchmarks/independent_attack.py results/chosen-links/models/cora-gat-fgai-0
@@ -103,18 +103,30 @@ def shortened(model: nn.Module, x: Tensor, edge_index: Tensor) -> nn.Module | No
     return short if same else None
 
 
-def first_layers(model: nn.Module, x: Tensor) -> dict[str, nn.Module]:
+def first_layers(model: nn.Module, x: Tensor) -> dict[str, nn.Linear | Linear]:
     """The linear layers of the features by name; GATv2 has two."""
     linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | Linear)}
     return {name: part for name, part in linear.items() if part.weight.size(1) == x.size(1)}
 
 
 def after_first(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
-    """The model whose injected rows are outputs of its first linear layer, and this output for the graph."""
-    ((name, linear),) = first_layers(model, x).items()
-    short, rows = copy.deepcopy(model), linear(x)
-    short.set_submodule(name, Appended(nn.Identity(), rows))
-    return short, rows
+    """The model whose injected rows are coordinates of the outputs of its first linear layers, and those of the graph.
+
+    A model with one such layer of full rank takes its outputs themselves.
+    """
+    first, short = first_layers(model, x), copy.deepcopy(model)
+    weight = torch.cat([linear.weight for linear in first.values()])
+    left, size, _ = torch.linalg.svd(weight, full_matrices=False)
+    rank = int((size > 1e-5 * size[0]).sum())
+    basis = torch.eye(len(weight)) if rank == len(weight) else left[:, :rank]
+    for (name, linear), part in zip(
+        first.items(), basis.split([len(one.weight) for one in first.values()]), strict=True
+    ):
+        spanned = nn.Linear(part.size(1), len(part)).requires_grad_(False)
+        spanned.weight.copy_(part)
+        spanned.bias.copy_(torch.zeros(len(part)) if linear.bias is None else linear.bias)
+        short.set_submodule(name, Appended(spanned, linear(x)))
+    return short, x @ weight.t() @ basis
 
 
 def attack(
@@ -190,7 +202,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=40)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--restarts", type=int, default=1)
-    parser.add_argument("--hidden", action="store_true", help="rows of any size after the first linear layer instead")
+    parser.add_argument("--hidden", action="store_true", help="rows of any size after the first linear layers instead")
     parser.add_argument("--links", nargs="+", choices=CHOICES, default=list(CHOICES))
     args = parser.parse_args()
     torch.set_num_threads(1)

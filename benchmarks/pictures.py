@@ -203,25 +203,26 @@ def _finish(axis: Any, x: str, y: str) -> None:
 
 def withstood() -> Any:
     """F1 under `strongest` by dataset, backbone and method, with the clean F1 as a line above each bar."""
-    plan, methods = Plan.read("chosen-links"), {"vanilla": GREY, "at": ORANGE, "fgai": BLUE}
+    methods = {"vanilla": GREY, "at": ORANGE, "fgai": BLUE, "fgai:bounded": GREEN}
+    plan, labels = Plan.read("chosen-links"), {**METHODS, "fgai:bounded": "FGAI, bounded"}
     ran = [d for d in GRADED if "strongest" in chosen_links.metric(plan, d, "gat-norm", "fgai")]
     figure, axes = canvas(-(-len(ran) // 2), 2, 4.4, 2.3, sharey=True)
     for axis, dataset in zip(axes.flat, ran, strict=False):
         for (place, backbone), (column, method) in product(enumerate(BACKBONES), enumerate(methods)):
             f1 = chosen_links.metric(plan, dataset, backbone, method)
             if "strongest" in f1:
-                x, height, clean = place + 0.27 * (column - 1), *(mean(f1[a].values()) for a in ("strongest", "none"))
-                axis.bar(x, height, 0.25, color=methods[method])
-                axis.hlines(clean, x - 0.13, x + 0.13, color="black", linewidth=1)
+                x, height, clean = place + 0.21 * (column - 1.5), *(mean(f1[a].values()) for a in ("strongest", "none"))
+                axis.bar(x, height, 0.19, color=methods[method])
+                axis.hlines(clean, x - 0.1, x + 0.1, color="black", linewidth=1)
         axis.set_title(GRADED[dataset], fontsize=10)
         axis.set_xticks(range(len(BACKBONES)), BACKBONES.values(), fontsize=8)
         axis.set(xlim=(-0.5, len(BACKBONES) - 0.5), ylim=(0, 1))
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes.flat[len(ran) :]:
         axis.set_visible(False)
-    handles = [axes[0][0].bar(0, 0, color=colour, label=METHODS[method]) for method, colour in methods.items()]
+    handles = [axes[0][0].bar(0, 0, color=colour, label=labels[method]) for method, colour in methods.items()]
     handles.append(axes[0][0].hlines([], 0, 0, color="black", linewidth=1, label="clean"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     axes[0][0].set_ylabel("F1 under strongest")
     return figure
 

@@ -73,12 +73,20 @@ TRIALS: dict[str, Any] = {
     "degree by Adam, aimed, 40 nodes": FGAI(adversary=replace(BY_DEGREE, nodes=40), aimed=True),
     "degree by Adam, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
     "degree by Adam, aimed, support, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0, **SUPPORT),
+    "bounded": FGAI.preset("bounded"),
+    "bounded, closeness 1": FGAI.preset("bounded", closeness=1.0),
+    "bounded, rate .01": FGAI.preset("bounded", lr=0.01),
+    "bounded, closeness 1, rate .01": FGAI.preset("bounded", closeness=1.0, lr=0.01),
+    "bounded, prediction 20": FGAI.preset("bounded", prediction=20.0),
+    "bounded, explanation 20": FGAI.preset("bounded", explanation=20.0),
+    "bounded, support": FGAI.preset("bounded", **SUPPORT),
     "without explanation": FGAI.preset("without-explanation"),
     "only prediction": FGAI.preset("only-prediction"),
     "without similarity": FGAI.preset("without-similarity"),
     "at": AdversarialTraining(),
     "at, degree": AdversarialTraining(adversary=SIGN),
     "at, degree by Adam": AdversarialTraining(adversary=BY_DEGREE),
+    "at, bounded": AdversarialTraining.preset("bounded"),
 }
 CELLS = [
     Cell(dataset, backbone, "vanilla", seed)

@@ -22,7 +22,7 @@ from fgai.printing import short_repr
 from fgai.readers import read_header, read_json, read_tensors
 from fgai.reading import Call
 from fgai.records import record
-from fgai.training.loop import check_history
+from fgai.training.history import check_history
 from fgai.versions import versions
 
 FORMAT = 1

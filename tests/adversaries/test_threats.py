@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import chisquare
 from torch_geometric.data import Data
+from torch_geometric.nn import GATConv
 
 from fgai import datasets
 from fgai.adversaries import (
@@ -28,6 +29,7 @@ from fgai.adversaries import (
     WorstOf,
     as_threat,
     describe,
+    single,
 )
 from fgai.adversaries.adam import Adam
 from fgai.adversaries.block_coordinate import WeightedEdges
@@ -560,6 +562,40 @@ def test_more_injected_neighbours_flip_more():
     graph, read, _ = world()
     shares = [float(SingleTarget(nodes=n).sweep(read, graph, range(0, 150, 10)).flipped.float().mean()) for n in (1, 5)]
     assert 0 < shares[0] <= shares[1]
+
+
+def test_a_sweep_is_at_least_as_strong_as_each_of_its_ascents(monkeypatch):
+    """The parts: both ascents with the large steps, or both with the small ones."""
+    graph, read, _ = world()
+    attack, targets = SingleTarget(steps=4), range(0, 150, 10)
+    both = attack.sweep(read, graph, targets).margin
+    small_alone = replace(attack, step=single.FINE * attack.step)
+    monkeypatch.setattr(single, "FINE", 1.0)
+    large, little = (one.sweep(read, graph, targets).margin for one in (attack, small_alone))
+    assert torch.allclose(both, torch.maximum(large, little)) and (large > little).any()
+
+
+def test_small_steps_find_what_large_ones_jump_over(monkeypatch):
+    """A neighbour that counts only where its value is near 0.27: steps of 0.2 miss it."""
+    graph = Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[1, 0], [0, 1]]))
+
+    class Narrow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = GATConv(1, 1)
+
+        def forward(self, x, edge_index):
+            hat = (1 - (x - 0.27).abs() / 0.05).clamp(min=0) + 1e-3 * x
+            weighed = self.layer(hat, edge_index)
+            return torch.cat([weighed, torch.full_like(weighed, 0.2)], 1)
+
+    model = Narrow().eval().requires_grad_(False)
+    model.layer.lin.weight.fill_(1), model.layer.att_src.fill_(5), model.layer.att_dst.zero_()
+    attack = SingleTarget(target=0, steps=12)
+    with open_reader(model) as read:
+        assert attack.sweep(read, graph, [0]).flipped.all()
+        monkeypatch.setattr(single, "FINE", 1.0)
+        assert not attack.sweep(read, graph, [0]).flipped.any()
 
 
 def test_targets_that_do_not_fit_at_once_are_read_in_turn():

@@ -156,11 +156,28 @@ def test_a_method_runs_only_where_a_plan_has_it(done):
     assert {line[0] for line in table_of(plan, done).body if line[2] == "fgai"} == {"synthetic"}
 
 
+@pytest.mark.parametrize(
+    ("listed", "lines"),
+    [
+        (["gt"], {("synthetic", "gt"), ("cora", "gt")}),
+        (["gt", "gat", "cora"], {("cora", "gt"), ("cora", "gat")}),
+        ([], {(dataset, backbone) for dataset in ("synthetic", "cora") for backbone in ("gat", "gatv2", "gt")}),
+    ],
+)
+def test_a_method_runs_with_the_backbones_and_on_the_datasets_that_a_plan_lists(listed, lines):
+    three = replace(PLAN, backbones=("gat", "gatv2", "gt"), seeds={"synthetic": 1, "cora": 1})
+    plan = replace(three, methods=("vanilla", "fgai"), where={"fgai": listed})
+    assert {line[:2] for line in plan.lines() if line[2] == "fgai"} == lines
+    assert len([line for line in plan.lines() if line[2] == "vanilla"]) == 6
+
+
 @pytest.mark.parametrize("where", ['fga = ["cora"]', 'fgai = ["core"]', 'fgai = "cora"'])
 def test_a_plan_that_names_what_it_does_not_have_is_refused(tmp_path, where):
     text = 'title = ""\nbackbones = ["gat"]\nmethods = ["fgai"]\nseeds = { cora = 1 }\ncolumns = []\n'
     (tmp_path / "mine.toml").write_text(f"{text}where = {{ {where} }}\n")
-    with pytest.raises(DataError, match=r"has no (method fga|dataset core) that `where` names|a list for each"):
+    with pytest.raises(
+        DataError, match=r"has no (method fga|dataset or backbone core) that `where` names|a list for each"
+    ):
         Plan.read(str(tmp_path / "mine.toml"))
 
 

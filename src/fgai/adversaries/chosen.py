@@ -72,7 +72,7 @@ class ChosenInjection:
     edges: tuple[int, ...] = (40,)
     links: tuple[str, ...] = ("degree", "coverage", "reach")
     surrogates: tuple[str, ...] = ("cross-entropy", "margin", "kl", ALL_CLASSES)
-    schedules: Schedules = ((40, 0.1), (10, 0.4))
+    schedules: Schedules = ((40, 0.1), (10, 0.4), (40, 0.01))
     adam: Schedules = ((50, 1.0), (100, 0.05))
     keep: int = 4
     restarts: int = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -24,6 +24,7 @@ from fgai.reading import Reader, Reading
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
 
 MAX_EDGES = 200_000  # of the graphs that are read together
+FINE = 0.05  # of the step size: a second ascent, for models in which large steps overshoot
 
 
 @ADVERSARIES.register("single-target")
@@ -31,13 +32,14 @@ MAX_EDGES = 200_000  # of the graphs that are read together
 class SingleTarget:
     """`nodes` injected neighbours of one node, with features by projected gradient ascent.
 
-    The call maximises its gain. `sweep` attacks many targets, each independently of the others.
+    The call maximises its gain. `sweep` attacks many targets, each independently of the others. There are two ascents
+    from the same start, the second with steps of a twentieth of the size.
 
     Args:
         target: The attacked node.
         nodes: Injected nodes; each has a link to the target.
-        steps: Steps of gradient ascent.
-        step: Step size, in units of half the width of the box.
+        steps: Steps of each gradient ascent.
+        step: Step size of the first ascent, in units of half the width of the box.
         box: Range of the injected features; None takes the range of each feature from the data.
         features: Set of the injected features, a name in `FEATURES`.
         among: Also link the injected nodes with each other.
@@ -73,7 +75,10 @@ class SingleTarget:
         """Return the reading with the largest gain; see `Adversary`."""
         target = resolve_targets((int(self.target),), int(graph.num_nodes or 0))
         site = self._place(graph, target, FEATURES[self.features](graph, self.box))
-        return self._injection(1).search(read, site, Best(read, graph, gain)).reading()
+        best = Best(read, graph, gain)
+        for injection in self._injections(1):
+            injection.search(read, site, best)
+        return best.reading()
 
     def sweep(self, read: Reader, graph: Data, targets: Sequence[int] | Tensor) -> Sweep:
         """Attack each target independently, and maximise best other logit - own logit of that target.
@@ -116,11 +121,11 @@ class SingleTarget:
                 "several targets cannot be attacked at once; call the adversary for each target instead"
             )
         predictions, site = clean[union.targets].argmax(-1), self._place(union.graph, union.at, box)
-        injection = self._injection(len(union.at))
-        x = injection.start(site)
+        first, second = self._injections(len(union.at))
+        start = first.start(site)
         margin = _margins(logits, predictions)
         largest = torch.full_like(margin, -torch.inf)  # the margin without injected neighbours is not one of theirs
-        features = box.rows(x).detach().view(len(largest), self.nodes, -1).clone()
+        features = box.rows(start).detach().view(len(largest), self.nodes, -1).clone()
 
         def gain(now: Reading) -> Tensor:
             nonlocal margin
@@ -133,14 +138,16 @@ class SingleTarget:
             largest = torch.where(better, margin.detach(), largest)
             features[better] = box.rows(x).view_as(features)[better]
 
-        x = injection.climb(read, site, x, gain, update)
-        with torch.no_grad():
-            update(x, gain(site.read(read, x)))
+        for injection in (first, second):
+            x = injection.climb(read, site, start, gain, update)
+            with torch.no_grad():
+                update(x, gain(site.read(read, x)))
         return largest, features
 
-    def _injection(self, targets: int) -> NodeInjection:
-        """Return an injection of the nodes of so many targets; it takes the steps."""
-        return NodeInjection(self.nodes * targets, 1, self.steps, self.step, seed=self.seed)
+    def _injections(self, targets: int) -> tuple[NodeInjection, NodeInjection]:
+        """Return the injections of the nodes of so many targets that take the large steps and the small ones."""
+        large = NodeInjection(self.nodes * targets, 1, self.steps, self.step, seed=self.seed)
+        return large, replace(large, step=FINE * self.step)
 
     def _place(self, graph: Data, targets: Tensor, box: FeatureBox) -> InjectionSite:
         """Give each target its own injected neighbours."""

@@ -23,7 +23,7 @@ from fgai.methods import Epoch
 from fgai.readers import read_json
 from fgai.records import records
 from fgai.registry import Registry
-from fgai.training.loop import check_history
+from fgai.training.history import check_history
 
 REMEDY = "`python benchmarks/figures.py` makes the published ones"
 RUN_AGAIN = "run its cell again"

@@ -73,7 +73,7 @@ class Plan:
     methods: tuple[str, ...]  # `name`, or `name:preset`
     columns: tuple[Column, ...]
     notes: tuple[str, ...] = ()
-    where: Mapping[str, list[str]] = field(default_factory=dict)  # the datasets of a method that does not run on all
+    where: Mapping[str, list[str]] = field(default_factory=dict)  # datasets, backbones of a method that not all have
     paper: Mapping[str, Mapping[str, Mapping[str, list[float]]]] | None = None  # backbone, method, dataset
     inductive: bool = False  # whether models are trained without the test nodes
 
@@ -103,7 +103,7 @@ class Plan:
             raise DataError(f"{self.name} has up to {size} cells; a plan has at most {MAX_CELLS}, split it")
         for kind, names, known in (
             ("method", {*self.where}, self.methods),
-            ("dataset", {*chain.from_iterable(self.where.values())}, self.seeds),
+            ("dataset or backbone", {*chain.from_iterable(self.where.values())}, (*self.seeds, *self.backbones)),
         ):
             if unknown := sorted(names - {*known}):
                 raise DataError(f"{self.name} has no {kind} {', '.join(unknown)} that `where` names")
@@ -138,8 +138,13 @@ class Plan:
 
     def lines(self) -> list[tuple[str, str, str]]:
         """The lines of the table: dataset, backbone and method."""
-        lines = product(self.seeds, self.backbones, self.methods)
-        return [line for line in lines if line[0] in self.where.get(line[2], self.seeds)]
+        return [line for line in product(self.seeds, self.backbones, self.methods) if self._has(*line)]
+
+    def _has(self, dataset: str, backbone: str, method: str) -> bool:
+        """Return whether `where` has the dataset among those that it lists for the method, if any, and the backbone."""
+        listed = {*self.where.get(method, ())}
+        parts = ((dataset, self.seeds), (backbone, self.backbones))
+        return all(name in listed or listed.isdisjoint(names) for name, names in parts)
 
     def cells_of(self, dataset: str, backbone: str, method: str) -> list[Cell]:
         """The cells of one line of the table, one per seed; `method` may be `name:preset`."""

@@ -7,7 +7,8 @@ from fgai.methods.fgai import FGAI
 from fgai.methods.layernorm import LayerNorm
 from fgai.methods.vanilla import Vanilla
 from fgai.training.data import Batches
-from fgai.training.loop import Epoch, Fit
+from fgai.training.history import Epoch
+from fgai.training.loop import Fit
 
 __all__ = [
     "FGAI",

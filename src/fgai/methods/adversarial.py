@@ -14,6 +14,7 @@ from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call, eval_mode
 from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs, Method
+from fgai.methods.bounded import BoundedInfluence
 from fgai.reading import TrainingReader
 from fgai.settings import check_positive, check_whole
 from fgai.training.data import Batch, source
@@ -28,12 +29,15 @@ BY_DEGREE = NodeInjection(nodes=20, edges=40, steps=3, step=0.2, adam=True, link
 class AdversarialTraining(Method):
     """Cross-entropy on the clean graph, plus `weight` times cross-entropy on the graph that the adversary attacks.
 
-    The preset `graphs` is for graph classification; `chosen-links` trains against links to nodes of high degree.
+    The preset `graphs` is for graph classification; `chosen-links` trains against links to nodes of high degree,
+    and `bounded` also keeps the first attention layer bounded.
 
     Args:
         weight: Weight of the attacked graph. The released code uses 0.1; by default both graphs have the same weight.
         adversary: The attack, through the gradients of the model that is trained.
         restart_every: Steps after which a node injection draws new links and features.
+        bounded: Whether to keep the first attention layer such that no features, however large, can drive its output
+            far (`methods.bounded`).
         epochs: The largest number of epochs.
         lr: Learning rate of Adam.
         weight_decay: Weight decay of Adam.
@@ -51,11 +55,13 @@ class AdversarialTraining(Method):
         "default": {},
         "graphs": {"adversary": GraphInjection(steps=3)},
         "chosen-links": {"adversary": BY_DEGREE},
+        "bounded": {"adversary": BY_DEGREE, "bounded": True, "lr": 0.03},
     }
 
     weight: float = 1.0
     adversary: Adversary = NodeInjection(nodes=20, edges=40, steps=3, step=0.1)
     restart_every: int = 4
+    bounded: bool = False
     epochs: int = 200
     lr: float = 0.01
     weight_decay: float = 5e-4
@@ -92,4 +98,13 @@ class AdversarialTraining(Method):
             )
             return {"label": clean_loss, "attacked": self.weight * attacked_loss}
 
-        return train(self, model, batches, terms, call=call, warm_starts=warm_starts, checkpoint=checkpoint)
+        return train(
+            self,
+            model,
+            batches,
+            terms,
+            call=call,
+            warm_starts=warm_starts,
+            constraint=BoundedInfluence.of(model) if self.bounded else None,
+            checkpoint=checkpoint,
+        )

@@ -10,17 +10,18 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import nn
 
-from fgai.adversaries import Adversary, AttentionBall, Gain, GraphInjection, NodeInjection, check_adversary, gains
+from fgai.adversaries import Adversary, Gain, NodeInjection, check_adversary, gains
 from fgai.attention import Attention, explaining_sites, sharpened
 from fgai.cache import TensorCache
 from fgai.calling import Call, call_by_signature, eval_mode
 from fgai.certificates import Injection
 from fgai.copying import copy_model
 from fgai.errors import SettingError
-from fgai.methods.adversarial import BY_DEGREE
 from fgai.methods.base import METHODS, Graphs, Method
+from fgai.methods.bounded import BoundedInfluence
 from fgai.methods.certified import WorstCase
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, lookup_of
+from fgai.methods.presets import PRESETS
 from fgai.methods.support import support_attention
 from fgai.reading import Reader, Reading, TrainingReader, training_reader
 from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
@@ -30,47 +31,6 @@ from fgai.training.warm_start import warm_starts_for
 
 ATTACKED = ("prediction", "explanation")  # the terms with an adversary
 TERMS = ("closeness", "similarity", *ATTACKED, "certified")
-_LITERAL: Mapping[str, Any] = {  # settings that the paper and its released code share
-    "similarity": 1e5,
-    "prediction": 0.8,
-    "explanation": 1e5,
-    "similarity_metric": "top-k of the graph",
-    "stability": "top-k of the graph",
-    "k": 0.5,
-    "sharpness": 1.0,
-    "margin": 0.0,
-    "alternate": False,
-    "anchor": "own",
-    "weight_decay": 5e-4,
-}
-_SUPPORT: Mapping[str, Any] = {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0}
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "default": {},
-    "paper": {**_LITERAL, "divergence": "tvd", "adversary": AttentionBall(radius=0.1, norm="l1", steps=10)},
-    "released": {
-        **_LITERAL,
-        "divergence": "l1",
-        "adversary": NodeInjection(nodes=20, edges=20, steps=10, step=0.05),
-        "restart_every": 1,
-    },
-    "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
-    "graphs": {"adversary": GraphInjection(steps=3)},
-    "support": _SUPPORT,
-    "chosen-links": {"adversary": BY_DEGREE, "aimed": True},
-    "certified": {  # the terms under attack would keep the attention sharp, and then next to nothing is certified
-        "certified": 1.0,
-        "similarity": 0.0,
-        "prediction": 0.0,
-        "explanation": 0.0,
-        "weight_decay": 0.0,
-    },
-    "without-similarity": {"similarity": 0.0},
-    "without-prediction": {"prediction": 0.0},
-    "without-explanation": {"explanation": 0.0},
-    "only-explanation": {"similarity": 0.0, "prediction": 0.0},
-    "only-prediction": {"similarity": 0.0, "explanation": 0.0},
-    "only-similarity": {"prediction": 0.0, "explanation": 0.0},
-}
 
 
 @METHODS.register("fgai")
@@ -106,6 +66,8 @@ class FGAI(Method):
         aimed: In every other place, that is for `restart_every` rounds, the attack of the prediction raises the
             probability of one class, and of the next class the next time.
         restart_every: Rounds after which a node injection draws new links and features.
+        bounded: Whether to keep the first attention layer such that no features, however large, can drive its output
+            far (`methods.bounded`).
         anchor: Predictions under attack are compared with `vanilla`'s, or with the model's `own` on the clean graph.
         epochs: Number of epochs.
         lr: Learning rate of Adam, which decays along a cosine.
@@ -141,6 +103,7 @@ class FGAI(Method):
     alternate: bool = True
     aimed: bool = False
     restart_every: int = 4
+    bounded: bool = False
     anchor: Literal["vanilla", "own"] = "vanilla"
     epochs: int = 200
     lr: float = 0.01
@@ -175,8 +138,9 @@ class FGAI(Method):
             name: `default`, the best settings measured; `paper`, the formulas of the paper; `released`, those of its
                 released code, with edges matched correctly; `links` and `graphs`, for models that predict links or
                 classify graphs; `support`, attention in proportion to what supports each prediction; `chosen-links`,
-                against an attacker who prefers nodes of high degree and climbs by Adam; `certified`, predictions that
-                can be proved; and for ablations `without-similarity`, `only-prediction` and so on.
+                against an attacker who prefers nodes of high degree and climbs by Adam; `bounded`, the same with a
+                first layer of bounded influence; `certified`, predictions that can be proved; and for ablations
+                `without-similarity`, `only-prediction` and so on.
             **settings: Settings that replace those of the preset.
 
         >>> FGAI.preset("paper", epochs=10).divergence
@@ -190,6 +154,7 @@ class FGAI(Method):
         """Re-train a copy of `model`, which is trained already; see `Method.fit`."""
         batches, vanilla = source(data), copy_model(model)
         worst_case = WorstCase.of(vanilla, data, self.injection, call) if self.certified > 0 else None
+        constraint = BoundedInfluence.of(model) if self.bounded else None
         names = [name for name in ATTACKED if getattr(self, name) > 0]
         seeds = {name: (self.seed + 500_009 * i) % SEEDS for i, name in enumerate(ATTACKED)}
         adversary: Any = self.adversary
@@ -219,7 +184,16 @@ class FGAI(Method):
         with eval_mode(vanilla), training_reader(vanilla, call or call_by_signature) as read_vanilla:
             tasks = _Tasks(self, read_vanilla)
             attacks = [warm_start for group in warm_starts.values() for warm_start in group]
-            return train(self, model, batches, terms, call=call, warm_starts=attacks, checkpoint=checkpoint)
+            return train(
+                self,
+                model,
+                batches,
+                terms,
+                call=call,
+                warm_starts=attacks,
+                constraint=constraint,
+                checkpoint=checkpoint,
+            )
 
 
 class _Tasks:

@@ -18,6 +18,7 @@ from fgai.checks import check_finite, check_labels, check_logits, expected_rows
 from fgai.errors import CallError, NotFiniteError, TapError
 from fgai.model_checks import check_links_used
 from fgai.reading import Reading, TrainingReader
+from fgai.training.constraint import Constraint
 from fgai.training.data import MASKS, Batch
 
 REMEDY = "lower the learning rate, scale the features, or give the terms smaller weights"
@@ -26,8 +27,8 @@ REMEDY = "lower the learning rate, scale the features, or give the terms smaller
 class BatchChecks:
     """Checks the model once, on the first batch, and the labels of all batches."""
 
-    def __init__(self, call: Call) -> None:
-        self._call, self._classes = call, 0
+    def __init__(self, call: Call, constraint: Constraint | None = None) -> None:
+        self._call, self._constraint, self._classes = call, constraint, 0
         self._last: Data | None = None
 
     def check(self, read: TrainingReader, batch: Batch) -> None:
@@ -38,6 +39,8 @@ class BatchChecks:
         if not self._classes:
             self._classes = self._count_classes(read.model, batch)
             self._check_links(read, batch)
+            if self._constraint is not None:
+                self._constraint.check(read, batch)
         y = batch.graph.get("y")
         for mask in (batch.graph.get(name) for name in MASKS):
             if y is not None and mask is not None:

@@ -25,30 +25,14 @@ from fgai.seeding import seeded
 from fgai.settings import check_numbers, check_seed, check_whole
 from fgai.training import checkpoint as disk
 from fgai.training.checks import BatchChecks, check_terms, check_weights, fingerprint
+from fgai.training.constraint import Constraint
 from fgai.training.data import Batch, BatchSource
+from fgai.training.history import Epoch, check_history
 from fgai.training.warm_start import WarmStart
 
 Terms = Mapping[str, Tensor]
 LossTerms = Callable[[TrainingReader, Batch], Terms]
 MAX_RATE = 1e6  # of lr and weight_decay: larger ones overflow float32
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """The mean loss terms of one epoch, and the micro-F1 of the last validation, if there was one.
-
-    >>> Epoch(0, {"label": 1.9}, 0.25).status, Epoch(0, {"label": 1.9}, None).status
-    ('validation F1 0.250', '')
-    """
-
-    number: int
-    terms: Mapping[str, float]
-    val_f1: float | None
-
-    @property
-    def status(self) -> str:
-        """The note beside the progress bar."""
-        return "" if self.val_f1 is None else f"validation F1 {self.val_f1:.3f}"
 
 
 @dataclass(frozen=True)
@@ -108,6 +92,7 @@ class _Run:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     warm_starts: Sequence[WarmStart]
+    constraint: Constraint | None
     best_state: dict[str, Tensor]
     history: list[Epoch]
     best: tuple[float, float] = (-1.0, 0.0)  # validation F1, minus the loss
@@ -170,12 +155,6 @@ class _Run:
         self.history = list(history)
 
 
-def check_history(history: Sequence[Epoch], path: object, remedy: str) -> None:
-    """Raise `DataError` if the epochs of a saved history have different terms."""
-    if len({tuple(epoch.terms) for epoch in history}) > 1:
-        raise DataError(f"{path} holds a history whose epochs have different terms; {remedy}")
-
-
 def train(
     method: Scheduled,
     model: nn.Module,
@@ -184,6 +163,7 @@ def train(
     *,
     call: Call | None = None,
     warm_starts: Sequence[WarmStart] = (),
+    constraint: Constraint | None = None,
     checkpoint: str | Path | None = None,
 ) -> Fit:
     """Minimise the sum of the loss terms over a copy of `model`; several ranks average their gradients.
@@ -195,19 +175,22 @@ def train(
         terms: `terms(read, batch)` returns the loss terms of a batch by name; `read` reads the copy.
         call: How the model is called on a graph; by its signature by default.
         warm_starts: The attacks of `terms`, whose state a checkpoint saves.
+        constraint: What every step keeps the weights to.
         checkpoint: A file to which the run is saved every `source.eval_interval` epochs. If it exists, the run
             resumes, and the result is that of an uninterrupted run. A finished run deletes it.
     """
     schedule, call = method.schedule, call or call_by_signature
     _check_inputs(model, source, schedule)
     model = copy_to_train(model)
+    if constraint is not None:
+        constraint.start(model)
     optimizer = torch.optim.Adam(model.parameters(), schedule.lr, weight_decay=schedule.weight_decay)
-    run = _Run(model, optimizer, warm_starts, copy.deepcopy(model.state_dict()), [])
+    run = _Run(model, optimizer, warm_starts, constraint, copy.deepcopy(model.state_dict()), [])
     path = checkpoint and Path(checkpoint)
     settings = _settings(method, model, call) | (fingerprint(source.graphs, model) if path else {})
     reader, bar = training_reader(model, call), progress(type(method).__name__, schedule.epochs)
     with torch.enable_grad(), seeded(schedule.seed), reader as read, bar as advance:
-        checked_terms = partial(_checked_terms, terms, BatchChecks(call), read)
+        checked_terms = partial(_checked_terms, terms, BatchChecks(call, constraint), read)
         if path and path.exists():
             run.restore(path, settings)
             for epoch in run.history:
@@ -303,7 +286,11 @@ def _step(run: _Run, terms: Callable[[Batch], Terms], batches: Sequence[Batch]) 
         loss.backward()
         terms_of_batches.append({name: value.detach() for name, value in loss_terms.items()})
     distributed.average_gradients(run.model.parameters())
+    if run.constraint is not None:
+        run.constraint.before_step(run.model)
     run.optimizer.step()
+    if run.constraint is not None:
+        run.constraint.after_step(run.model)
     run.steps += 1
     return terms_of_batches
 
