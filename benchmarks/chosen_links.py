@@ -28,12 +28,19 @@ def shown(value: float | None) -> str:
 
 
 def metric(plan: Plan, dataset: str, backbone: str, method: str, name: str = "f1") -> dict[str, BySeed]:
-    """A metric of a method in a plan, by attack and seed."""
+    """A metric of a method in a plan, by attack and seed.
+
+    Rows that look like the data's lie in the box, so an F1 that `realistic` reaches counts for `strongest` as well.
+    """
     values: dict[str, BySeed] = {}
     for cell in plan.cells_of(dataset, backbone, method):
         for row in CellStore(RESULTS / "chosen-links").rows(cell):
             if not row.error:
                 values.setdefault(row.attack, {})[cell.seed] = float(row.metrics[name] or 0)
+    if name == "f1":
+        for seed, found in values.get("realistic", {}).items():
+            if seed in values.get("strongest", {}):
+                values["strongest"][seed] = min(values["strongest"][seed], found)
     return values
 
 
