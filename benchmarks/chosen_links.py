@@ -38,9 +38,9 @@ def metric(plan: Plan, dataset: str, backbone: str, method: str, name: str = "f1
             if not row.error:
                 values.setdefault(row.attack, {})[cell.seed] = float(row.metrics[name] or 0)
     if name == "f1":
-        for seed, found in values.get("realistic", {}).items():
+        for seed, lowest in values.get("realistic", {}).items():
             if seed in values.get("strongest", {}):
-                values["strongest"][seed] = min(values["strongest"][seed], found)
+                values["strongest"][seed] = min(values["strongest"][seed], lowest)
     return values
 
 
