@@ -1,6 +1,7 @@
 """Attention layers with bounded influence: what no injected row can do, whatever its size."""
 
 import copy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -29,10 +30,12 @@ def fitted(backbone, **settings):
 
 
 def parts(layer):
-    """The rows of each head [H, D, F], and the attention parameters of the sources [H, D]."""
+    """The rows of each head [H, D, F] without their signs, and the attention parameters of the sources [H, D]."""
     linear, att = (layer.lin, layer.att_src) if isinstance(layer, GATConv) else (layer.lin_l, layer.att)
-    weight = linear.weight.detach()
-    return weight.view(layer.heads, -1, weight.size(1)), att[0].detach()
+    rows = linear.weight.detach().view(layer.heads, layer.out_channels, -1).clone()
+    if isinstance(layer, GATv2Conv):
+        rows[:, (layer.out_channels + 1) // 2 :] *= -1
+    return rows, att[0].detach()
 
 
 def random_layer(kind, seed=0):
@@ -75,11 +78,10 @@ def test_every_step_keeps_the_weights_allowed(backbone, monkeypatch):
     assert rows[:, 0].abs().max() > 0
 
 
-@pytest.mark.parametrize("kind", LAYERS.values())
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
-def test_a_large_row_does_nothing_or_takes_the_least_value(kind, size):
-    """A value of +inf is as if the row were not there; one of -inf leaves ReLU at 0 and ELU at -1."""
-    layer: Any = random_layer(kind)
+def test_a_large_row_does_nothing_or_takes_the_least_value(size):
+    """In GATConv a value of +inf is as if the row were not there; one of -inf leaves ReLU at 0 and ELU at -1."""
+    layer: Any = random_layer(GATConv)
     x, edges = DATA.x.double(), DATA.edge_index
     clean = layer(x, edges)
     signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.double)
@@ -92,15 +94,38 @@ def test_a_large_row_does_nothing_or_takes_the_least_value(kind, size):
         assert (nn.functional.elu(heads[signs < 0]) < -0.999).all() and (heads[signs < 0].relu() == 0).all()
 
 
-@pytest.mark.parametrize("kind", LAYERS.values())
-def test_no_row_lifts_the_output_above_the_bound(kind):
+@pytest.mark.parametrize("units", [2, 3, 4])
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("size", [1e4, 1e9])
+def test_a_large_row_does_nothing_in_gatv2(units, share, size):
+    """In both directions it is as if the row were not there, and the row itself sees its neighbours only."""
+    torch.manual_seed(1)
+    layer: Any = GATv2Conv(12, units, heads=3, share_weights=share).requires_grad_(False)
+    BoundedInfluence("").start(layer)
+    if not share:
+        layer.lin_r.weight.copy_(-3 * layer.lin_l.weight)
+        BoundedInfluence("").after_step(layer)
+    layer, x, edges = layer.double(), DATA.x.double(), DATA.edge_index
+    clean = layer(x, edges)
+    for signs in product((1.0, -1.0), repeat=3):
+        row = rows_with(layer, size * torch.tensor(signs, dtype=torch.double))
+        for target in (0, 7, 50):
+            out = layer(*linked(x, edges, row, target))
+            assert torch.allclose(out[: len(x)], clean, atol=1e-6)
+            assert torch.allclose(out[-1], value_alone(layer, x[target]), atol=1e-6)
+
+
+def value_alone(layer, row):
+    """The output of a node with the one neighbour that is given."""
+    return layer(row[None], torch.empty(2, 0, dtype=torch.long))[0]
+
+
+def test_no_row_lifts_the_output_of_gat_above_the_bound():
     """Against a grid of values: with z > 0 the weight is at most e^(-0.2 LEAST z) times that of the node itself."""
-    layer: Any = random_layer(kind)
+    layer: Any = random_layer(GATConv)
     x, edges = DATA.x.double(), DATA.edge_index
     weight, att = parts(layer)
     z, bias = x @ weight[:, 0].t(), layer.bias.view(3, 4)
-    if kind is GATv2Conv:
-        bias = bias + layer.lin_l.bias.view(3, 4)
     slope = -0.2 * att.sum(1)
     for target in (3, 20):
         near = torch.cat([edges[0, edges[1] == target], torch.tensor([target])])
@@ -110,6 +135,25 @@ def test_no_row_lifts_the_output_above_the_bound(kind):
             row = rows_with(layer, value.expand(3))
             out = layer(*linked(x, edges, row, target))[target].view(3, 4) - bias
             assert (out <= bound[:, None].clamp(min=0) + 1e-9).all()
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_scores_of_gatv2_fall_on_both_sides(side):
+    """By the formula of the module: from a point on they fall by 0.4 a D for each unit of |z|."""
+    layer: Any = random_layer(GATv2Conv)
+    weight, att = parts(layer)
+    signs = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.double)
+    k = -(layer.lin_r.weight.view(3, 4, -1)[:, 0] / weight[:, 0])[:, 0]
+    assert (k <= 0.4 + 1e-9).all()
+    assert torch.allclose(layer.lin_r.weight.view(3, 4, -1), -(k.view(3, 1, 1) * signs.view(1, 4, 1) * weight))
+    own = DATA.x[5].double() @ weight[:, 0].t()
+    shift = (layer.lin_l.bias + layer.lin_r.bias).view(3, 4)
+    values = side * torch.logspace(2, 4, 9, dtype=torch.double)[:, None, None]
+    inside = signs * (values - (k * own).view(1, 3, 1)) + shift
+    scores = (nn.functional.leaky_relu(inside, 0.2) * att).sum(-1)
+    falls = (scores[1:] - scores[:-1]) / (values[1:] - values[:-1]).abs().squeeze(-1)
+    assert torch.allclose(falls, (0.4 * att.sum(1)).expand_as(falls))
+    assert (falls <= -0.4 * LEAST + 1e-9).all()
 
 
 def test_a_plain_layer_grows_with_the_row():
@@ -176,6 +220,8 @@ class Net(nn.Module):
         (Net(GATConv(12, 4, heads=3, residual=True), torch.relu), "without residual"),
         (Net(GATConv(12, 4, heads=3), nn.functional.leaky_relu), "not bounded below"),
         (Net(GATConv(12, 4, heads=3), torch.relu, skip=True), "another path"),
+        (Net(GATv2Conv(12, 1, heads=12), torch.relu), "two or more units"),
+        (Net(GATConv(12, 4, heads=3, negative_slope=0.0), torch.relu), "negative_slope above 0"),
         (nn.Sequential(nn.Linear(12, 4)), "first attention layer"),
     ],
 )

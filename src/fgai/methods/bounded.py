@@ -1,17 +1,27 @@
 """Bounded influence: an attention layer that no features of a neighbour, however large, can drive far.
 
 The attacker of the paper may inject any features in [-1, 1]. A row of such a box can be a hundred times as large as a
-row of words, and in a linear layer it outweighs dozens of neighbours. In the first attention layer, let all rows of the
-weight of a head be equal to w. A neighbour j then has one value in this head, z_j = w . x_j. With negative parameters
-of the attention to sources, its score falls as z_j grows. For GATConv,
+row of words, and in a linear layer it outweighs dozens of neighbours. In the first attention layer, let a neighbour j
+have one value in each head, z_j = w . x_j, and let its score fall as this value grows. What it adds to the output is
+then bounded and falls to zero. In robust statistics an estimator with this property has bounded influence (Hampel
+1974).
+
+In GATConv, all rows of the weight of a head are w, and the parameters of the attention to sources are equal and
+negative:
 
     score_ij = leaky(t_i - s z_j),    s = -sum(att_src) >= 1,    t_i = sum(att_dst) z_i.
 
-A neighbour with a large z_j gets at most e^(-0.2 s (z_j - z_k)) of the weight of another neighbour k, so what it adds
-to the output is bounded and falls to zero. One with a very negative z_j gets all of the weight. The output of the head
-is then very negative, and ReLU or ELU maps it to 0 or -1. So the next layer sees values between those and the values of
-the real neighbours, whatever was injected. In robust statistics an estimator with this property has bounded influence
-(Hampel 1974).
+A neighbour with a large z_j gets at most e^(-0.2 s (z_j - z_k)) of the weight of another neighbour k. One with a very
+negative z_j gets all of the weight. The output of the head is then very negative, and ReLU or ELU maps it to 0 or -1.
+So the next layer sees values between those and the values of the real neighbours, whatever was injected.
+
+In GATv2Conv, half of the rows of `lin_l` are w and the other half -w (signs s_d), those of `lin_r` are -k s_d w, and
+the attention parameters of a head are equal to -a:
+
+    score_ij = -a sum_d leaky(s_d (z_j - k z_i) + b_d),    a >= 1 / D,    k <= 0.4.
+
+Since leaky(z) + leaky(-z) = 0.8 |z|, the score falls in both directions: a neighbour with a large |z_j| gets no weight.
+With k < 0.5 a node prefers its neighbours' values to a large value of its own.
 """
 
 from __future__ import annotations
@@ -33,9 +43,11 @@ from fgai.patching import PLAIN
 from fgai.reading import TrainingReader
 from fgai.training.data import Batch
 
-LEAST = 1.0  # of s
+LEAST = 1.0  # of s, and of a D
+NEAR = 0.8  # of the largest k with which no node prefers a large value of its own
 SPREAD = 0.5  # of the first biases in a head, whose units would otherwise all be the same function of z
 SIZES, ROWS = (1e4, 1e8), 4  # of the features of the check: factors, and random rows
+TINY = 1e-20
 GROWTH = 10.0  # of the logits from one size to the other, which is an unbounded influence
 
 
@@ -73,10 +85,12 @@ class BoundedInfluence:
             or not options["concat"]
             or options["residual"]
             or not isinstance(options["in_channels"], int)
+            or _nearest(layer) <= 0
         ):
             raise SettingError(
-                "bounded=True needs a model whose first attention layer is PyG's GATConv or GATv2Conv with "
-                f"concat=True, without residual and for one type of nodes; {type(model).__name__} has {layer}"
+                "bounded=True needs a model whose first attention layer is PyG's GATConv, or its GATv2Conv with two or "
+                "more units in each head, with concat=True, without residual, for one type of nodes, and with a "
+                f"negative_slope above 0 and far below 1; {type(model).__name__} has {layer}"
             )
         return cls(name)
 
@@ -87,7 +101,7 @@ class BoundedInfluence:
             left, size, right = torch.linalg.svd(weight, full_matrices=False)
             slope = (att * left[..., 0]).sum(-1)  # of the scores along the direction
             length = size[:, 0] / weight.size(1) ** 0.5 * torch.where(slope > 0, -1.0, 1.0)
-            weight.copy_((length.unsqueeze(1) * right[:, 0]).unsqueeze(1).expand_as(weight))
+            weight.copy_(_signs(layer) * (length.unsqueeze(1) * right[:, 0]).unsqueeze(1))
             att.copy_((-slope.abs() / weight.size(1) ** 0.5).unsqueeze(1).expand_as(att))
             if layer.bias is not None:
                 layer.bias += torch.linspace(-SPREAD, SPREAD, weight.size(1)).to(layer.bias).repeat(layer.heads)
@@ -115,33 +129,59 @@ class BoundedInfluence:
 
     def before_step(self, model: nn.Module) -> None:
         """Average the gradients of parameters that are equal."""
-        for part in self._equal(model):
+        for part, signs in self._equal(model):
             if part.grad is not None:
-                part.grad.copy_(self._averaged(model, part.grad))
+                part.grad.copy_(self._averaged(model, part.grad, signs))
 
     def after_step(self, model: nn.Module) -> None:
         """Average what rounding moved apart, and keep the scores falling in z."""
+        layer, (weight, att) = self._layer(model), self._by_head(model)
         with torch.no_grad():
-            for part in self._equal(model):
-                part.copy_(self._averaged(model, part))
-            _, att = self._by_head(model)
+            for part, signs in self._equal(model):
+                part.copy_(self._averaged(model, part, signs))
             att.clamp_(max=-LEAST / att.size(1))
+            if isinstance(layer, GATv2Conv) and layer.lin_r is not layer.lin_l:
+                own = layer.lin_r.weight.view_as(weight)
+                along = (own * weight).sum((1, 2)) / weight.square().sum((1, 2)).clamp(min=TINY)  # -k
+                own.copy_(along.clamp(min=-_nearest(layer)).view(-1, 1, 1) * weight)
 
     def _layer(self, model: nn.Module) -> Any:
         return model.get_submodule(self.name)
 
-    def _equal(self, model: nn.Module) -> list[Tensor]:
-        """Return the parameters that are equal within a head."""
-        layer = self._layer(model)
-        return [layer.lin_l.weight] if isinstance(layer, GATv2Conv) else [layer.lin.weight, layer.att_src]
-
-    def _averaged(self, model: nn.Module, part: Tensor) -> Tensor:
-        """Return the means over the units of each head, in the shape of the parameter."""
-        by_head = part.view(self._layer(model).heads, self._layer(model).out_channels, -1)
-        return by_head.mean(1, keepdim=True).expand_as(by_head).reshape(part.shape)
-
     def _by_head(self, model: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the weight of the values, [H, D, F], and the attention parameters of the sources, [H, D]."""
+        layer, ((weight, _), (att, _)) = self._layer(model), self._equal(model)
+        return weight.view(layer.heads, layer.out_channels, -1), att[0]
+
+    def _equal(self, model: nn.Module) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return the parameters that are equal within a head up to signs, and these signs, [D, 1]."""
         layer = self._layer(model)
         linear, att = (layer.lin_l, layer.att) if isinstance(layer, GATv2Conv) else (layer.lin, layer.att_src)
-        return linear.weight.view(layer.heads, layer.out_channels, -1), att[0]
+        signs = _signs(layer)
+        return (linear.weight, signs), (att, signs.abs())
+
+    def _averaged(self, model: nn.Module, part: Tensor, signs: Tensor) -> Tensor:
+        """Return the means over the units of each head, with their signs, in the shape of the parameter."""
+        by_head = part.view(self._layer(model).heads, self._layer(model).out_channels, -1)
+        return (signs * (signs * by_head).mean(1, keepdim=True)).expand_as(by_head).reshape(part.shape)
+
+
+def _signs(layer: Any) -> Tensor:
+    """Return the signs of the rows of a head, [D, 1]: those of a GATv2Conv are w and -w."""
+    units = torch.arange(layer.out_channels, device=next(layer.parameters()).device)
+    half = (layer.out_channels + 1) // 2 if isinstance(layer, GATv2Conv) else layer.out_channels
+    return torch.where(units < half, 1.0, -1.0).unsqueeze(1)
+
+
+def _nearest(layer: Any) -> float:
+    """Return the largest k, which is 0 or less if the scores do not fall in both directions.
+
+    With p rows w, n rows -w and the negative slope r, the scores fall by u = p - r n and v = n - r p for each unit of
+    a |z| in the two directions. A node prefers its neighbours to a large value of its own for all k < v / (u + v).
+    """
+    if not isinstance(layer, GATv2Conv):
+        return NEAR if layer.negative_slope > 0 else 0.0
+    minus = layer.out_channels // 2
+    plus, slope = layer.out_channels - minus, layer.negative_slope
+    falls = sorted((plus - slope * minus, minus - slope * plus))
+    return NEAR * falls[0] / sum(falls) if falls[0] > 0 else 0.0
