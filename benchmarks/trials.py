@@ -80,6 +80,7 @@ TRIALS: dict[str, Any] = {
     "bounded, prediction 20": FGAI.preset("bounded", prediction=20.0),
     "bounded, explanation 20": FGAI.preset("bounded", explanation=20.0),
     "bounded, support": FGAI.preset("bounded", **SUPPORT),
+    "bounded, only prediction": FGAI.preset("bounded", explanation=0.0, similarity=0.0),
     "without explanation": FGAI.preset("without-explanation"),
     "only prediction": FGAI.preset("only-prediction"),
     "without similarity": FGAI.preset("without-similarity"),
