@@ -114,7 +114,8 @@ def fit(
     preset: Annotated[
         str,
         typer.Option(
-            help="A preset of the method; fgai has default, certified, graphs, links, paper, released and support."
+            help="A preset of the method; fgai has default, bounded, certified, chosen-links, graphs, links, paper, "
+            "released and support."
         ),
     ] = "",
     settings: MethodSettings = None,
