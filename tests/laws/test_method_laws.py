@@ -10,7 +10,7 @@ from fgai.adversaries import NodeInjection
 from fgai.calling import call_by_signature
 from fgai.datasets.split import split_nodes
 from fgai.methods import METHODS
-from fgai.training import loop as training
+from killing import killed_in_epoch
 from strategies import generators
 
 SMALL = {"adversary": NodeInjection(nodes=2, edges=3, steps=1, step=0.5)}
@@ -62,16 +62,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_others(name):
 def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch):
     file = tmp_path / "runs" / "run.safetensors"
     whole = method(name, epochs=15).fit(TRAINED, DATA)
-    plain, calls = training._epoch, []
-
-    def killed(*args):
-        calls.append(1)
-        if len(calls) == 13:  # the last checkpoint is of the tenth epoch
-            raise KeyboardInterrupt
-        plain(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(training, "_epoch", killed)
+    with killed_in_epoch(13, monkeypatch):  # the last checkpoint is of the tenth epoch
         method(name, epochs=15).fit(TRAINED, DATA, checkpoint=file)
     assert file.exists()
     again = method(name, epochs=15).fit(TRAINED, DATA, checkpoint=file)

@@ -18,6 +18,7 @@ from fgai.errors import SettingError
 from fgai.large import Loader
 from fgai.methods.bounded import LEAST, BoundedInfluence
 from fgai.training import loop as training
+from killing import killed_in_epoch
 
 DATA = split_nodes(datasets.synthetic(120, 500, features=12, seed=1), seed=1)
 SMALL = NodeInjection(nodes=2, edges=3, steps=1, step=0.5)
@@ -186,18 +187,11 @@ def test_batches_of_a_loader_keep_the_weights_allowed():
 
 def test_a_killed_run_resumes(tmp_path, monkeypatch):
     method, start = FGAI(bounded=True, adversary=SMALL, epochs=14), backbones.build("gat", DATA)
-    whole, plain, calls = method.fit(start, DATA), training._epoch, []
-
-    def killed(*args):
-        calls.append(1)
-        if len(calls) == 13:
-            raise KeyboardInterrupt
-        plain(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(training, "_epoch", killed)
-        method.fit(start, DATA, checkpoint=tmp_path / "run.safetensors")
-    again = method.fit(start, DATA, checkpoint=tmp_path / "run.safetensors")
+    whole, file = method.fit(start, DATA), tmp_path / "run.safetensors"
+    with killed_in_epoch(13, monkeypatch):
+        method.fit(start, DATA, checkpoint=file)
+    assert file.exists()
+    again = method.fit(start, DATA, checkpoint=file)
     assert all(torch.equal(a, b) for a, b in zip(*(f.model.state_dict().values() for f in (whole, again)), strict=True))
 
 

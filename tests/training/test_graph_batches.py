@@ -16,7 +16,7 @@ from fgai.errors import DataError
 from fgai.items import num_graphs
 from fgai.large.fitting import f1_on_test, fit_graph
 from fgai.methods import FGAI, METHODS, AdversarialTraining, Batches, LayerNorm, Vanilla
-from fgai.training import loop
+from killing import killed_in_epoch
 from worlds import molecules
 
 DATA: Any = split_graphs(molecules(20), seed=0)
@@ -97,16 +97,8 @@ def test_plain_training_takes_the_steps_of_a_loop_of_pyg():
 
 def test_a_killed_run_on_graphs_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
     method, file = FGAI(adversary=ATTACK, epochs=12, restart_every=5), tmp_path / "run.safetensors"
-    whole, plain, calls = method.fit(MODEL, DATA), loop._epoch, []
-
-    def killed(*args):
-        calls.append(1)
-        if len(calls) == 12:
-            raise KeyboardInterrupt
-        plain(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_epoch", killed)
+    whole = method.fit(MODEL, DATA)
+    with killed_in_epoch(12, monkeypatch):
         method.fit(MODEL, DATA, checkpoint=file)
     assert file.exists() and all(map(torch.equal, weights(whole), weights(method.fit(MODEL, DATA, checkpoint=file))))
 

@@ -44,10 +44,10 @@ from fgai.reading import TrainingReader
 from fgai.training.data import Batch
 
 LEAST = 1.0  # of s, and of a D
-NEAR = 0.8  # of the largest k with which no node prefers a large value of its own
+SHARE = 0.8  # of the k from which on a node prefers a large value of its own
 SPREAD = 0.5  # of the first biases in a head, whose units would otherwise all be the same function of z
 SIZES, ROWS = (1e4, 1e8), 4  # of the features of the check: factors, and random rows
-TINY = 1e-20
+TINY = 1e-20  # keeps the direction of a weight of zeros finite
 GROWTH = 10.0  # of the logits from one size to the other, which is an unbounded influence
 
 
@@ -85,7 +85,7 @@ class BoundedInfluence:
             or not options["concat"]
             or options["residual"]
             or not isinstance(options["in_channels"], int)
-            or _nearest(layer) <= 0
+            or not _scores_can_fall(layer)
         ):
             raise SettingError(
                 "bounded=True needs a model whose first attention layer is PyG's GATConv, or its GATv2Conv with two or "
@@ -143,7 +143,7 @@ class BoundedInfluence:
             if isinstance(layer, GATv2Conv) and layer.lin_r is not layer.lin_l:
                 own = layer.lin_r.weight.view_as(weight)
                 along = (own * weight).sum((1, 2)) / weight.square().sum((1, 2)).clamp(min=TINY)  # -k
-                own.copy_(along.clamp(min=-_nearest(layer)).view(-1, 1, 1) * weight)
+                own.copy_(along.clamp(min=-_largest_k(layer)).view(-1, 1, 1) * weight)
 
     def _layer(self, model: nn.Module) -> Any:
         return model.get_submodule(self.name)
@@ -173,15 +173,18 @@ def _signs(layer: Any) -> Tensor:
     return torch.where(units < half, 1.0, -1.0).unsqueeze(1)
 
 
-def _nearest(layer: Any) -> float:
-    """Return the largest k, which is 0 or less if the scores do not fall in both directions.
+def _scores_can_fall(layer: Any) -> bool:
+    """Return whether the scores fall as z grows, for GATv2Conv in both directions."""
+    return _largest_k(layer) > 0 if isinstance(layer, GATv2Conv) else layer.negative_slope > 0
+
+
+def _largest_k(layer: GATv2Conv) -> float:
+    """Return the largest k that is allowed, 0 if the scores do not fall in both directions.
 
     With p rows w, n rows -w and the negative slope r, the scores fall by u = p - r n and v = n - r p for each unit of
     a |z| in the two directions. A node prefers its neighbours to a large value of its own for all k < v / (u + v).
     """
-    if not isinstance(layer, GATv2Conv):
-        return NEAR if layer.negative_slope > 0 else 0.0
     minus = layer.out_channels // 2
     plus, slope = layer.out_channels - minus, layer.negative_slope
     falls = sorted((plus - slope * minus, minus - slope * plus))
-    return NEAR * falls[0] / sum(falls) if falls[0] > 0 else 0.0
+    return SHARE * falls[0] / sum(falls) if falls[0] > 0 else 0.0
