@@ -213,7 +213,6 @@ class Net(nn.Module):
         (Net(GATConv(12, 12, heads=3, concat=False), torch.relu), "concat=True"),
         (Net(GATConv(12, 4, heads=3, residual=True), torch.relu), "without residual"),
         (Net(GATConv(12, 4, heads=3), nn.functional.leaky_relu), "not bounded below"),
-        (Net(GATConv(12, 4, heads=3), torch.relu, skip=True), "another path"),
         (Net(GATv2Conv(12, 1, heads=12), torch.relu), "two or more units"),
         (Net(GATConv(12, 4, heads=3, negative_slope=0.0), torch.relu), "negative_slope above 0"),
         (nn.Sequential(nn.Linear(12, 4)), "first attention layer"),
@@ -225,6 +224,15 @@ def test_a_model_that_cannot_be_bounded_is_refused(net, words):
     with pytest.raises(SettingError, match=words):
         FGAI(bounded=True, adversary=SMALL, epochs=1).fit(net, DATA, call=call)
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_another_path_of_the_features_is_found_whatever_the_weights(seed):
+    """The last layer may give no weight to a row, and then all its weight to the negative of this row."""
+    torch.manual_seed(seed)
+    net = Net(GATConv(12, 4, heads=3), torch.relu, skip=True)
+    with pytest.raises(SettingError, match="another path"):
+        FGAI(bounded=True, adversary=SMALL, epochs=1).fit(net, DATA)
 
 
 def test_the_first_weights_keep_the_scores_along_the_first_direction():

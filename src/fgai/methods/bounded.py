@@ -46,7 +46,7 @@ from fgai.training.data import Batch
 LEAST = 1.0  # of s, and of a D
 SHARE = 0.8  # of the k from which on a node prefers a large value of its own
 SPREAD = 0.5  # of the first biases in a head, whose units would otherwise all be the same function of z
-SIZES, ROWS = (1e4, 1e8), 4  # of the features of the check: factors, and random rows
+SIZES, ROWS = (1e4, 1e8), 8  # of the features of the check: factors, and random rows, each with both signs
 TINY = 1e-20  # keeps the direction of a weight of zeros finite
 GROWTH = 10.0  # of the logits from one size to the other, which is an unbounded influence
 
@@ -108,7 +108,10 @@ class BoundedInfluence:
         self.after_step(model)
 
     def check(self, read: TrainingReader, batch: Batch) -> None:
-        """Raise `SettingError` if the logits still grow with the features."""
+        """Raise `SettingError` if the logits still grow with the features.
+
+        Large rows go in with both signs: a later attention layer may give no weight to one, and then all to the other.
+        """
         graph = copy.copy(batch.graph)
         x, links = require(graph, "x"), require(graph, "edge_index")
         x = x.to_dense() if x.is_sparse else x
@@ -117,8 +120,8 @@ class BoundedInfluence:
         rows = [torch.randint(0, 2, (x.size(1),), generator=draw) * 2.0 - 1 for _ in range(ROWS)]
         largest = [0.0] * len(SIZES)
         with eval_mode(read.model), torch.no_grad():
-            for (at, size), row in product(enumerate(SIZES), rows):
-                graph.x = x.index_copy(0, hub[None], (size * x.abs().max() * row.to(x))[None])
+            for (at, size), row, sign in product(enumerate(SIZES), rows, (1, -1)):
+                graph.x = x.index_copy(0, hub[None], (sign * size * x.abs().max() * row.to(x))[None])
                 largest[at] = max(largest[at], float(read.logits(graph).abs().max()))
         if largest[1] > GROWTH * largest[0]:
             raise SettingError(
