@@ -78,18 +78,25 @@ def withstood(attack: str) -> str:
 
 
 def explained() -> str:
-    """g-JSD and V_5 of the attention of the last layer and along the tree, each under an attack on it."""
+    """g-JSD and V_5 of the attention of the last layer and along the tree, each under an attack on it.
+
+    The last pair is the last layer under an attack that changes no prediction; a dash stands for what has not run.
+    """
     plan, body = Plan.read("chosen-links"), []
-    attacks = ("explanation", "explanation:tree")
+    attacks = ("explanation", "explanation:tree", "explanation-kept")
     for line in plan.lines():
         divergence, overlap = (metric(plan, *line, name) for name in ("g_jsd", "overlap"))
-        if {*attacks} <= divergence.keys():
-            seeds = common(*(divergence[attack] for attack in attacks))
-            pairs = [(over(seeds, divergence[attack]), over(seeds, overlap[attack])) for attack in attacks]
-            cells = [text for jsd, same in pairs for text in (f"{jsd:.1e}", f"{same:.3f}")]
+        ran = [attack for attack in attacks if attack in divergence]
+        if {*attacks[:2]} <= {*ran}:
+            seeds = common(*(divergence[attack] for attack in ran))
+            cells = []
+            for attack in attacks:
+                pair = [over(seeds, by_attack[attack]) for by_attack in (divergence, overlap)] if attack in ran else []
+                cells += [f"{pair[0]:.1e}", f"{pair[1]:.3f}"] if pair else ["-", "-"]
             body.append([*line[:2], f"`{line[2]}`", str(len(seeds)), *cells])
-    head = ["dataset", "backbone", "method", "seeds", "g-JSD, last", "V_5, last", "g-JSD, tree", "V_5, tree"]
-    return grid(head, body)
+    names = ("last", "tree", "last, predictions kept")
+    head = [f"{name}, {where}" for where in names for name in ("g-JSD", "V_5")]
+    return grid(["dataset", "backbone", "method", "seeds", *head], body)
 
 
 def goals() -> str:

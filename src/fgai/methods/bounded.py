@@ -56,7 +56,7 @@ class BoundedInfluence:
     """Keeps the weights of one GATConv or GATv2Conv such that its output is bounded; see the module.
 
     A head has one value for each neighbour. Its units differ in their bias, and so in what the activation makes of that
-    value. Clean accuracy needs about as many heads as classes.
+    value. Clean accuracy needs several heads.
 
     Args:
         name: Name of the layer in the model.
