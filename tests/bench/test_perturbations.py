@@ -123,7 +123,8 @@ def test_the_committed_perturbations_are_small_and_know_their_models():
     assert {one.origin.model for one in loaded} >= {
         f"{dataset}-gat-{method}-0" for dataset in ("amazon-photo", "cora") for method in ("vanilla", "fgai")
     }
-    assert all(path.stat().st_size < 600_000 for path in RESULTS.glob("*.safetensors"))
+    # The largest have 20 rows of the 8,415 features of Physics, and 800 links.
+    assert all(path.stat().st_size < 700_000 for path in RESULTS.glob("*.safetensors"))
     assert all(one.origin.f1_attacked <= one.origin.f1 for one in loaded)
     assert all(one.origin.f1_attacked < one.origin.f1 for one in loaded if "gat-norm" not in one.origin.model)
 
