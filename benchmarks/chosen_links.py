@@ -78,25 +78,23 @@ def withstood(attack: str) -> str:
 
 
 def explained() -> str:
-    """g-JSD and V_5 of the attention of the last layer and along the tree, each under an attack on it.
-
-    The last pair is the last layer under an attack that changes no prediction; a dash stands for what has not run.
-    """
+    """The columns of the plan under attacks on the explanation; a dash stands for what has not run."""
     plan, body = Plan.read("chosen-links"), []
-    attacks = ("explanation", "explanation:tree", "explanation-kept")
+    columns = [column for column in plan.columns if column.attack.startswith("explanation")]
+    formats = {"g_jsd": ".1e", "overlap": ".3f"}
     for line in plan.lines():
-        divergence, overlap = (metric(plan, *line, name) for name in ("g_jsd", "overlap"))
-        ran = [attack for attack in attacks if attack in divergence]
-        if {*attacks[:2]} <= {*ran}:
-            seeds = common(*(divergence[attack] for attack in ran))
-            cells = []
-            for attack in attacks:
-                pair = [over(seeds, by_attack[attack]) for by_attack in (divergence, overlap)] if attack in ran else []
-                cells += [f"{pair[0]:.1e}", f"{pair[1]:.3f}"] if pair else ["-", "-"]
+        values = {name: metric(plan, *line, name) for name in formats}
+        ran = values["g_jsd"].keys() & {column.attack for column in columns}
+        if {"explanation", "explanation:tree"} <= ran:
+            seeds = common(*(values["g_jsd"][attack] for attack in ran))
+            cells = [
+                format(over(seeds, values[column.metric][column.attack]), formats[column.metric])
+                if column.attack in ran
+                else "-"
+                for column in columns
+            ]
             body.append([*line[:2], f"`{line[2]}`", str(len(seeds)), *cells])
-    names = ("last", "tree", "last, predictions kept")
-    head = [f"{name}, {where}" for where in names for name in ("g-JSD", "V_5")]
-    return grid(["dataset", "backbone", "method", "seeds", *head], body)
+    return grid(["dataset", "backbone", "method", "seeds", *(column.heading for column in columns)], body)
 
 
 def goals() -> str:

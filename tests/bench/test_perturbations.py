@@ -123,11 +123,14 @@ def test_the_committed_perturbations_are_small_and_know_their_models():
     assert {one.origin.model for one in loaded} >= {
         f"{dataset}-gat-{method}-0" for dataset in ("amazon-photo", "cora") for method in ("vanilla", "fgai")
     }
-    # The largest have 20 rows of the 8,415 features of Physics, and 800 links.
-    assert all(path.stat().st_size < 700_000 for path in RESULTS.glob("*.safetensors"))
-    hard = ("gat-norm", "pubmed-gatv2-fgai-bounded")  # the wrong predictions that change make up for the right ones
-    assert all(one.origin.f1_attacked < one.origin.f1 + 0.0005 for one in loaded)
-    assert all(one.origin.f1_attacked < one.origin.f1 for one in loaded if not any(k in one.origin.model for k in hard))
+    for one in loaded:  # 20 rows of numbers with four bytes, and 27 kB for links and the header
+        size = (RESULTS / f"{one.origin.model}.safetensors").stat().st_size
+        assert size < 20 * 4 * loose(one.perturbation.x).size(1) + 27_000
+    # There 3 % of the predictions change, and a few more of the test nodes become right than become wrong.
+    assert {one.origin.model for one in loaded if one.origin.f1_attacked > one.origin.f1} == {
+        "pubmed-gatv2-fgai-bounded-0"
+    }
+    assert {one.origin.model for one in loaded if one.origin.f1_attacked == one.origin.f1} == {"pubmed-gat-norm-fgai-0"}
 
 
 def test_the_committed_perturbations_are_the_worst_of_their_cells():
