@@ -23,11 +23,11 @@ from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
 from fgai.bench.results import Row, peak_mb, read_rows, write_rows
 from fgai.bench.run import K, certified
-from fgai.calling import eval_mode
 from fgai.certificates import guaranteed_overlap, interval_bounds, prediction_bound
 from fgai.divergence import tvd
 from fgai.kernels.pyg import accelerated
 from fgai.metrics import top_overlap
+from fgai.modes import eval_mode
 from fgai.plots import certified_curves
 from fgai.progress import progress
 from fgai.reading import Reader, Reading

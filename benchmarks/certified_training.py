@@ -24,12 +24,12 @@ from fgai.adversaries import THREATS, gains
 from fgai.attention import nonuniformity
 from fgai.bench.models import ModelStore
 from fgai.bench.plan import Cell
-from fgai.calling import eval_mode
 from fgai.certificates import Injection, certify
 from fgai.faithfulness import measure_faithfulness
 from fgai.methods import FGAI
 from fgai.methods.certified import WorstCase
 from fgai.metrics import measure
+from fgai.modes import eval_mode
 from fgai.progress import progress
 from fgai.reading import open_reader, read, training_reader
 from fgai.trial import attacked_trial, clean_trial

@@ -116,17 +116,17 @@ def goals() -> str:
 
 
 def lead(own: BySeed, rivals: list[BySeed]) -> str:
-    """F1 minus that of the best rival on the seeds of all, with a 95 % interval from three seeds on.
+    """F1 minus that of the best rival, with a 95 % interval from three seeds on.
 
-    A cross marks an interval, or without one a difference, below 0.
+    The best rival is the best on the seeds of all; the difference is over all seeds of that pair. A cross marks an
+    interval, or without one a difference, below 0.
     """
-    seeds = common(own, *rivals)
-    best = max(rivals, key=partial(over, seeds))
-    differences = [own[seed] - best[seed] for seed in seeds]
-    if len(seeds) < MIN_SEEDS:
+    best = max(rivals, key=partial(over, common(own, *rivals)))
+    differences = [own[seed] - best[seed] for seed in common(own, best)]
+    if len(differences) < MIN_SEEDS:
         return f"{mean(differences):+.3f}{'' if mean(differences) >= 0 else ' ✗'}"
     interval = Interval.of(differences)
-    return f"{interval}{'' if interval.high >= 0 else ' ✗'}"
+    return f"{interval}, {len(differences)} seeds{'' if interval.high >= 0 else ' ✗'}"
 
 
 def bounded() -> str:

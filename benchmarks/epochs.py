@@ -27,8 +27,9 @@ from torch_geometric.data import Data
 from fgai import FGAI, accelerated, backbones, datasets
 from fgai.backbones import base, gat, gt
 from fgai.bench.results import Cost, peak_mb, write_costs
-from fgai.calling import call_by_signature, eval_mode
+from fgai.calling import call_by_signature
 from fgai.graph import require
+from fgai.modes import eval_mode
 from fgai.progress import progress
 
 COMMAND = "python benchmarks/epochs.py"

@@ -32,13 +32,13 @@ from torch_geometric.utils import k_hop_subgraph
 from fgai import datasets
 from fgai.adversaries import NodeInjection
 from fgai.backbones.gat import GAT
-from fgai.calling import eval_mode
 from fgai.datasets.reasons import infection, motifs
 from fgai.datasets.split import split_nodes
 from fgai.explanations import explain_node
 from fgai.faithfulness import truth_scores
 from fgai.graph import degree, locate, require
 from fgai.methods import FGAI, Vanilla
+from fgai.modes import eval_mode
 from fgai.reading import Reader, Reading, open_reader
 from fgai.seeding import seeded
 from fgai.trial import Trial, attacked_trial, clean_trial

@@ -25,10 +25,10 @@ from fgai import FGAI, Vanilla, datasets
 from fgai.adversaries import NodeInjection
 from fgai.backbones import build
 from fgai.bench.results import Cost, read_costs, write_costs
-from fgai.calling import eval_mode
 from fgai.graph import require
 from fgai.large import Loader
 from fgai.metrics.base import measure
+from fgai.modes import eval_mode
 from fgai.reading import Reader
 from fgai.trial import attacked_trial, clean_trial
 

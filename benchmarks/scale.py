@@ -32,13 +32,13 @@ from fgai.adversaries import THREATS
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore as Cells
 from fgai.bench.results import Cost, read_costs, write_costs
-from fgai.calling import eval_mode
 from fgai.certificates import certified_radius
 from fgai.kernels.pyg import accelerated
 from fgai.large import Loader, audit_batches, concat_readings, full_neighbour_loader, layerwise_readings, write_store
 from fgai.launchers import launch
 from fgai.metrics import micro_f1
 from fgai.metrics.base import measure
+from fgai.modes import eval_mode
 from fgai.reading import Reader
 from fgai.trial import attacked_trial, clean_trial
 

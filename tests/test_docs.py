@@ -15,7 +15,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn.models import GAT
 
 from fgai import audit, datasets, read
-from fgai.adversaries import ADVERSARIES, GAINS
+from fgai.adversaries import ADVERSARIES, GAINS, THREATS
 from fgai.backbones import BACKBONES, build
 from fgai.datasets import DATASETS
 from fgai.datasets.graphs import MUTAGENICITY, named
@@ -92,7 +92,7 @@ def test_the_example_of_typed_graphs_runs():
 @pytest.fixture
 def extended(monkeypatch):
     """Runs the code of one section of extend.md; what it registers is gone after the test."""
-    for registry in (METRICS, ADVERSARIES, METHODS, DATASETS, BACKBONES):
+    for registry in (METRICS, ADVERSARIES, THREATS, METHODS, DATASETS, BACKBONES):
         for table in ("_entries", "_about"):
             monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
     page = (DOCS / "extend.md").read_text()
@@ -136,7 +136,7 @@ def test_the_attack_of_extend_keeps_its_budget_and_its_seed(extended, sparse):
     assert 0 < moved.sum() <= 3 and not after[moved].any()
     assert float(gain(found.detach())) > float(gain(clean))
     assert change(found.perturbation) == change(again.perturbation) != change(other.perturbation)
-    assert audit(model_of("gat", graph), graph, adversary, seeds=1).adversary["name"] == "feature-erasure"
+    assert audit(model_of("gat", graph), graph, "erasure", seeds=1).adversary["threat"] == "erasure"
 
 
 def test_the_method_of_extend_trains_a_copy_decided_by_its_seed(extended):
@@ -159,6 +159,8 @@ def test_the_dataset_of_extend_is_split_by_its_seed(extended, tmp_path):
 
 def test_the_backbone_of_extend_is_built_by_name_and_read(extended):
     extended("A backbone")
+    sparse = small(sparse=True)
+    METHODS["vanilla"](epochs=2).fit(build("supergat", sparse), sparse)  # as the bench does
     graph = BACKBONES["supergat"].prepare(small())
     one, two, other = (loose(build("supergat", graph, seed=seed)) for seed in (0, 0, 1))
     assert torch.equal(one.conv1.att_l, two.conv1.att_l) and not torch.equal(one.conv1.att_l, other.conv1.att_l)

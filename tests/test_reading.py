@@ -43,6 +43,18 @@ def test_a_parameter_that_the_graph_lacks_is_named_with_the_remedy():
         read(NeedsMore(), GRAPH)
 
 
+def test_weights_of_links_under_another_name_are_not_left_out_without_a_word():
+    class Weighted(TakesData):
+        def forward(self, x, edge_index, weight=None, return_attention_weights=None):  # pyright: ignore
+            return self.conv(x, edge_index, weight)
+
+    graph = Data(x=GRAPH.x, edge_index=GRAPH.edge_index)
+    read(Weighted(), graph)
+    graph.edge_weight = torch.rand(3)
+    with pytest.raises(CallError, match=r"\['weight'\], and the graph has `edge_weight` instead"):
+        read(Weighted(), graph)
+
+
 def test_a_call_says_how_a_model_is_called():
     net = NeedsMore().eval()
     reading = Reader(net, call=lambda model, data: model(2 * data.x, data.edge_index, None))(GRAPH)

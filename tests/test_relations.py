@@ -1,22 +1,25 @@
 """The attention of typed layers against dense formulas, and laws of what is read."""
 
+import copy
 import math
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import leaky_relu
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.explain import Explainer
-from torch_geometric.nn import GATConv, HANConv, HGTConv
+from torch_geometric.nn import GATConv, HANConv, HeteroConv, HGTConv
+from torch_geometric.utils import softmax
 
 import fgai
 from fgai import AttentionExplainer
+from fgai.auditing.sanity import without_attention
 from fgai.errors import CallError, DataError, SettingError, TapError
 from fgai.reading import Reader
 from fgai.typed import join
 from loose import loose
-from worlds import FILM_MODELS, film_model, films, table, widths
+from worlds import FILM_MODELS, HGTFilms, film_model, films, table, widths
 
 
 def dense(scores):
@@ -92,6 +95,116 @@ def test_reading_a_typed_graph_returns_the_logits_of_the_model_and_leaves_it_as_
     assert list(reading.attention)[-1].endswith("conv2") and reading.explanation.num_targets == 14
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", FILM_MODELS)
+@pytest.mark.parametrize("explanation", ["tree", "last"])
+def test_uniform_attention_is_that_of_a_softmax_of_equal_scores(name, explanation, monkeypatch):
+    data, model = films(), film_model(name)
+    for parameter in model.parameters():
+        parameter.data *= 3
+    found = without_attention(model, join(data), explanation)
+    before = fgai.read(model, data)
+    if explanation == "last":  # as many calls of the softmax belong to each of two layers
+        calls = sum(1 for _ in softmax_calls(monkeypatch, model, data))
+        flat = [number >= calls // 2 for number in range(calls)]
+    else:
+        flat = None
+    after = flattened(monkeypatch, model, data, flat)
+    want = (before.probs - after.softmax(1)).abs().sum(1).mean() / 2
+    assert found.g_tvd == pytest.approx(float(want), abs=1e-6) and want > 0.001
+
+
+SOFTMAX = [f"torch_geometric.nn.conv.{name}.softmax" for name in ("gat_conv", "gatv2_conv", "han_conv", "hgt_conv")]
+
+
+def softmax_calls(monkeypatch, model, data):
+    """The scores that PyG's softmax gets, in the order of its calls."""
+    seen = []
+    with monkeypatch.context() as patch:
+        for place in SOFTMAX:
+            patch.setattr(place, lambda scores, *args, **named: seen.append(scores) or softmax(scores, *args, **named))
+        logits_of_films(model, data)
+    return seen
+
+
+def flattened(monkeypatch, model, data, flat=None):
+    """The logits with equal scores in all calls of the softmax, or in those that `flat` says."""
+    number = iter(range(1_000))
+
+    def equal(scores, *args, **named):
+        return softmax(torch.zeros_like(scores) if flat is None or flat[next(number)] else scores, *args, **named)
+
+    with monkeypatch.context() as patch:
+        for place in SOFTMAX:
+            patch.setattr(place, equal)
+        return logits_of_films(model, data)
+
+
+def logits_of_films(model, data):
+    with torch.no_grad():
+        output = model(data) if isinstance(model, HGTFilms) else model(data.x_dict, data.edge_index_dict)
+    return output["movie"] if isinstance(output, dict) else output
+
+
+class OneForAll(nn.Module):
+    """A HeteroConv whose relations share one layer, or have copies of it."""
+
+    def __init__(self, relations, layer):
+        super().__init__()
+        self.conv = HeteroConv({relation: layer() for relation in relations})
+
+    def forward(self, x_dict, edge_index_dict):
+        return self.conv(x_dict, edge_index_dict)["a"]
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+@pytest.mark.parametrize("same", [False, True], ids=["other-edges", "same-edges"])
+def test_a_layer_that_relations_share_is_read_as_copies_of_it(same):
+    data, draw = HeteroData(), torch.Generator().manual_seed(0)
+    data["a"].x, data["b"].x = (torch.randn(30, 8, generator=draw) for _ in range(2))
+    data["a"].y = torch.randint(3, (30,), generator=draw)
+    relations = [("b", "to", "a"), ("a", "self", "a"), ("a", "again", "a")]
+    for relation in relations:
+        data[relation].edge_index = torch.randint(30, (2, 200), generator=draw)
+    if same:
+        data[relations[2]].edge_index = data[relations[1]].edge_index
+    layer = GATConv((8, 8), 3, add_self_loops=False)
+    one, two = OneForAll(relations, lambda: layer), OneForAll(relations, lambda: copy.deepcopy(layer))
+    first, second = fgai.read(one, data), fgai.read(two, data)
+    assert list(first.attention) == list(second.attention) == ["conv"]
+    assert table(first.explanation) == table(second.explanation)
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+def test_a_shared_layer_on_equal_edges_of_different_types_is_refused():
+    data = HeteroData(a={"x": torch.randn(9, 8), "y": torch.arange(9) % 3}, b={"x": torch.randn(9, 8)})
+    relations = [("b", "to", "a"), ("a", "self", "a")]
+    for relation in relations:
+        data[relation].edge_index = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    layer = GATConv((8, 8), 3, add_self_loops=False)
+    with pytest.raises(TapError, match="of which relation"):
+        fgai.read(OneForAll(relations, lambda: layer), data)
+
+
+def test_a_layer_that_runs_twice_has_a_tree():
+    data = films()
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.ModuleDict({kind: nn.Linear(width, 8) for kind, width in widths(data).items()})
+            self.conv, self.last = HGTConv(8, 8, data.metadata(), heads=2), nn.Linear(8, 3)
+
+        def forward(self, x_dict, edge_index_dict):
+            x_dict = {kind: self.first[kind](x) for kind, x in x_dict.items()}
+            for _ in range(2):
+                x_dict = self.conv(x_dict, edge_index_dict)
+            return self.last(x_dict["movie"])
+
+    reading = fgai.read(Twice(), data)
+    assert list(reading.attention) == ["conv", "conv@1"]
+    assert {edge.hop for edge in reading.top(0, 99)} == {1, 2}
 
 
 @pytest.mark.parametrize("name", FILM_MODELS)

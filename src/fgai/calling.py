@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ Graph = Data | HeteroData
 Input = TypeVar("Input")
 Call = Callable[[nn.Module, Any], Tensor]
 LINK_INPUTS = ("edge_attr", "edge_weight")
+MESSAGE = 300  # characters of an error of the model; those of torch list every backend
 AGAINST = "target_to_source"  # the flow of layers that send messages against the edges
 MODEL_ERRORS = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError)
 
@@ -218,42 +220,12 @@ def call_errors(model: nn.Module, graph: Any) -> Iterator[None]:
     except (FGAIError, torch.OutOfMemoryError):
         raise
     except MODEL_ERRORS as error:
+        message = textwrap.shorten(str(error), MESSAGE, placeholder=" ...") or "no message"
         raise CallError(
-            f"{type(model).__name__} failed on this graph: {type(error).__name__}: {error or 'no message'}. Its input "
+            f"{type(model).__name__} failed on this graph: {type(error).__name__}: {message}. Its input "
             f"was {describe(graph) or type(graph).__name__}; check the width and the dtype of the features (floats of "
             "the model's precision), or define how to call the model with call=lambda model, data: ..."
         ) from error
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode inside a `with` block. Afterwards each module has its previous mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def frozen_params(model: nn.Module) -> Iterator[None]:
-    """Set `requires_grad=False` on all parameters inside a `with` block; attacks differentiate their inputs only.
-
-    >>> layer = nn.Linear(1, 1)
-    >>> with frozen_params(layer):
-    ...     layer.weight.requires_grad
-    False
-    """
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_()
 
 
 @contextmanager
@@ -288,7 +260,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def _check_links_passed(model: nn.Module, graph: Graph, arguments: Mapping[str, Any]) -> None:
     """Raise `CallError` if an optional argument about links stays out, and the graph has them under another name."""
     optional = [name for name, p in forward_parameters(model).items() if p.default is None and name not in arguments]
-    about_links = [name for name in optional if name.startswith("edge")]
+    about_links = [name for name in optional if name.startswith("edge") or name in ("weight", "weights", "attr")]
     if not about_links or not isinstance(graph, Data) or any(name in arguments for name in LINK_INPUTS):
         return
     for name in LINK_INPUTS:

@@ -6,7 +6,7 @@ tap or the kernels, and do not switch a model to evaluation mode to read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,12 +17,13 @@ from torch_geometric.data import Data
 
 from fgai.attending import attention_not_read
 from fgai.attention import Attention, explaining_sites
-from fgai.calling import Call, Graph, call_by_signature, call_model, check_model, eval_mode, frozen_params
+from fgai.calling import Call, Graph, call_by_signature, call_model, check_model
 from fgai.checks import check_attention, check_graph, check_logits, expected_rows, refuse_cached
 from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, class_probs, explain_node, resolve
 from fgai.items import Items, graph_of_nodes, items_of
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
+from fgai.modes import eval_mode, frozen_params, training_statistics
 from fgai.printing import short_repr
 from fgai.recording import NOTHING, Deltas, Edit
 from fgai.relations import model_input
@@ -178,7 +179,8 @@ class Reader:
         Raises:
             CallError: The model cannot be called on the graph, or does not return a tensor.
         """
-        edits, given = (weight_delta, score_delta, edit), model_input(graph, bool(weight_delta or score_delta))
+        given = model_input(graph, bool(weight_delta or score_delta))
+        edits = weight_delta, score_delta, None if edit is None else given.renamed(edit)
         batch = graph_of_nodes(given.graph) if isinstance(given.graph, Data) else None
         with self._context(given.graph), given.watched(self.model), self._tap.open(*edits, batch) as recording:
             logits = self._call(given.graph)
@@ -253,14 +255,14 @@ class TrainingReader(Reader):
 
     In a batch with `num_sampled_nodes` (the number of nodes per hop), layers skip edges that do not affect the logits
     of the seed nodes (`fgai.kernels.trim`). The first batch compares the seed nodes' logits with and without skipping.
-    If they differ, because nodes exchange information other than through message-passing layers in sequence, no edge
-    is skipped.
+    If they differ, because nodes exchange information other than through message-passing layers in sequence (as in
+    the statistics of a batch norm), no edge is skipped.
     """
 
     def __init__(self, model: nn.Module, call: Call | None, trim: Trim) -> None:
         refuse_cached(model)
         self.model, self.call, self._trim = model, call or call_by_signature, trim
-        self._trims: bool | None = None  # unknown before the first batch
+        self._trims: dict[bool, bool] = {}  # whether skipping is exact, by whether layers keep statistics
         self.unread = attention_not_read(model)
 
     @cached_property
@@ -269,17 +271,13 @@ class TrainingReader(Reader):
 
     def _context(self, graph: Graph) -> AbstractContextManager[None]:
         counts = graph.get("num_sampled_nodes") if isinstance(graph, Data) else None
-        if counts is not None and self._trims is None:
-            self._trims = self._trim_is_exact(graph, counts)
-        return self._trim.batch(counts if self._trims else None)
-
-    def _trim_is_exact(self, graph: Graph, counts: Sequence[int]) -> bool:
-        """Return whether the seed nodes' logits are the same with and without skipped edges."""
-        with eval_mode(self.model), torch.no_grad():
-            full = self._call(graph)[: counts[0]]
-            with self._trim.batch(counts):
-                trimmed = self._call(graph)[: counts[0]]
-        return bool(((full - trimmed).abs() <= 1e-4 * full.abs().max()).all())
+        if counts is None:
+            return self._trim.batch(None)
+        keeping = [module for module in self.model.modules() if module.training and module._buffers]
+        if bool(keeping) not in self._trims:
+            with eval_mode(self.model), training_statistics(keeping), torch.no_grad():
+                self._trims[bool(keeping)] = self._trim.is_exact(lambda: self._call(graph), counts)
+        return self._trim.batch(counts if self._trims[bool(keeping)] else None)
 
 
 @contextmanager

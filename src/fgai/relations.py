@@ -12,7 +12,8 @@ of each relation into its type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from torch_geometric.nn import HANConv, HGTConv
 from fgai.attention import Attention, log_weight
 from fgai.errors import TapError
 from fgai.items import by_id, sort_by_graph
+from fgai.recording import Edit
 from fgai.typed import EdgeType, Split, is_typed, split
 
 SEMANTIC = "return_semantic_attention_weights"
@@ -57,6 +59,10 @@ class ModelInput:
     def watched(self, model: nn.Module) -> Iterator[None]:
         """Prepare a call of the model inside a `with` block."""
         yield
+
+    def renamed(self, edit: Edit) -> Edit:
+        """Return an edit of the attention that a tap reads: its names are those of the layers."""
+        return edit
 
     def logits(self, logits: Tensor) -> Tensor:
         """Return the logits of nodes in the order of their numbers."""
@@ -101,6 +107,8 @@ class RelationWatch:
     split: Split
     calls: dict[str, list[tuple[list[EdgeType], list[Tensor]]]] = field(default_factory=dict)  # relations and edges
     shares: dict[str, list[Mapping[str, Tensor | None]]] = field(default_factory=dict)  # semantic attention of HANConv
+    joint: set[str] = field(default_factory=set)  # layers whose softmax is over all relations
+    shared: set[str] = field(default_factory=set)  # layers with several names
 
     @property
     def graph(self) -> HeteroData:
@@ -114,8 +122,13 @@ class RelationWatch:
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[None]:
         """Watch the calls of HANConv and HGTConv inside a `with` block."""
+        names = Counter(layer for _, layer in model.named_modules(remove_duplicate=False))
         with ExitStack() as undo:
             for name, layer in model.named_modules():
+                if names[layer] > 1:
+                    self.shared.add(name)
+                if isinstance(layer, HGTConv):
+                    self.joint.add(name)
                 if isinstance(layer, HANConv | HGTConv):
                     before = layer.register_forward_pre_hook(self._before(name), with_kwargs=True)
                     undo.callback(before.remove)
@@ -153,56 +166,77 @@ class RelationWatch:
         last = next(reversed(attention))  # only the answers of the last layer have an effect
         return {**attention, last: attention[last].head(self.split.schema.num_answers)}
 
+    def renamed(self, edit: Edit) -> Edit:
+        """Return an edit of the attention that a tap reads, from one that is given the names of layers."""
+        runs = _Runs()
+
+        def renamed(site: str, attention: Attention) -> Tensor:
+            layer, run, _ = self._place(site, attention, runs)
+            return edit(_site(layer, run), attention)
+
+        return renamed
+
     def _parts(self, sites: Mapping[str, Attention]) -> Iterator[_RelationAttention]:
         """Yield the attention over single relations, in the order of execution."""
-        current: dict[str, list[EdgeType]] = {}  # relations of the current run of a layer
-        runs: dict[str, int] = {}
+        runs = _Runs()
         for site, attention in sites.items():
-            name, _, number = site.rpartition("@")
-            name, call = (name, int(number)) if number.isdigit() and "@" in site else (site, 0)
-            if name in self.calls:
-                yield from self._of_layer(name, call, attention)
-                continue
-            relation = self._relation(name, attention)
-            layer = name.rpartition(".")[0].removesuffix(".convs")
-            if relation in current.setdefault(layer, []):
-                current[layer], runs[layer] = [], runs.get(layer, 0) + 1
-            current[layer].append(relation)
-            yield _RelationAttention(f"{layer}@{runs[layer]}" if runs.get(layer) else layer, relation, attention)
+            layer, run, relation = self._place(site, attention, runs)
+            if relation is None:
+                yield from self._of_all_relations(layer, run, attention)
+            else:
+                yield _RelationAttention(_site(layer, run), relation, attention, self._share(layer, run, relation))
 
-    def _of_layer(self, name: str, call: int, attention: Attention) -> Iterator[_RelationAttention]:
-        """Yield the relations of a call of the softmax in HANConv (one relation) or HGTConv (all)."""
-        runs = self.calls[name]
-        if name not in self.shares:  # HGTConv
-            relations, edges = runs[call]
-            layer = f"{name}@{call}" if call else name
-            sizes = [ends.size(1) for ends in edges]
-            assert attention.score is not None, "attention that was read has scores"
-            parts = zip(relations, edges, attention.weight.split(sizes), attention.score.split(sizes), strict=True)
-            for relation, ends, weight, score in parts:
-                part = Attention(weight, ends, attention.num_targets, score)
-                yield _RelationAttention(layer, relation, part, joint=True)
-            return
-        for run, (relations, _) in enumerate(runs):
-            if call < len(relations):
-                relation = relations[call]
-                same = [other for other in relations if other[-1] == relation[-1]]
-                shares = self.shares[name][run][relation[-1]]
-                share = None if shares is None else shares[same.index(relation)]
-                yield _RelationAttention(f"{name}@{run}" if run else name, relation, attention, share)
-                return
-            call -= len(relations)
+    def _place(self, site: str, attention: Attention, runs: _Runs) -> tuple[str, int, EdgeType | None]:
+        """Return the layer of a call of the softmax, the run of the layer, and the relation; None if it is over all."""
+        name, _, number = site.rpartition("@")
+        name, call = (name, int(number)) if number.isdigit() and "@" in site else (site, 0)
+        if name in self.joint:
+            return name, call, None
+        if name in self.calls:
+            for run, (relations, _) in enumerate(self.calls[name]):
+                if call < len(relations):
+                    return name, run, relations[call]
+                call -= len(relations)
+        layer = name.rpartition(".")[0].removesuffix(".convs")
+        relation = self._relation(name, attention, runs.current.get(layer, []))
+        return layer, runs.number(layer, relation), relation
 
-    def _relation(self, name: str, attention: Attention) -> EdgeType:
-        """Return the relation of a layer: by its name, as in HeteroConv and `to_hetero`, or by its edges."""
+    def _share(self, layer: str, run: int, relation: EdgeType) -> Tensor | None:
+        """Return the semantic attention of a relation in HANConv; None elsewhere."""
+        shares = self.shares[layer][run][relation[-1]] if layer in self.shares else None
+        same = [other for other in self.calls[layer][run][0] if other[-1] == relation[-1]] if shares is not None else []
+        return None if shares is None else shares[same.index(relation)]
+
+    def _of_all_relations(self, layer: str, run: int, attention: Attention) -> Iterator[_RelationAttention]:
+        """Yield the relations of a softmax over all of them, as in HGTConv."""
+        relations, edges = self.calls[layer][run]
+        sizes = [ends.size(1) for ends in edges]
+        assert attention.score is not None, "attention that was read has scores"
+        parts = zip(relations, edges, attention.weight.split(sizes), attention.score.split(sizes), strict=True)
+        for relation, ends, weight, score in parts:
+            part = Attention(weight, ends, attention.num_targets, score)
+            yield _RelationAttention(_site(layer, run), relation, part, joint=True)
+
+    def _relation(self, name: str, attention: Attention, taken: Sequence[EdgeType]) -> EdgeType:
+        """Return the relation of a layer: by its name, as in HeteroConv and `to_hetero`, or by its edges.
+
+        The name of a layer that several relations share says nothing. Of relations with the same edges between the same
+        types, each is used once in a run; `taken` are those of this run.
+        """
         own = name.rpartition(".")[2]
         relations = self.split.schema.edge_types
-        for relation in relations:
+        for relation in relations if name not in self.shared else ():
             if own in (f"<{'___'.join(relation)}>".replace(".", "#"), "__".join(relation)):
                 return relation
-        edges = {relation: self.split.graph[relation].edge_index for relation in relations}
-        matching = [relation for relation, ends in edges.items() if torch.equal(ends, attention.edge_index)]
-        if len(matching) != 1:
+        read = _without_loops(attention.edge_index)
+        matching = [
+            relation
+            for relation in relations
+            if torch.equal(_without_loops(self.split.graph[relation].edge_index), read)
+            and len(self.split.ids[relation[-1]]) == attention.num_targets
+        ]
+        matching = [relation for relation in matching if relation not in taken] or matching
+        if len({(relation[0], relation[-1]) for relation in matching}) != 1:
             raise TapError(
                 f"layer '{name}' attends over edges of this typed graph, and neither its name nor its edges say of "
                 f"which relation; keep the layers of the relations in a HeteroConv, or in a ModuleDict under names "
@@ -235,6 +269,29 @@ class RelationWatch:
             empty = torch.empty(0, 1, device=ids.device)
             return Attention(empty, ids.new_empty(2, 0), nodes, empty)
         return Attention(torch.cat(weights), torch.cat(ends, 1), nodes, torch.cat(scores))
+
+
+@dataclass
+class _Runs:
+    """The runs of layers, found by their calls in the order of execution: a relation comes once in a run."""
+
+    current: dict[str, list[EdgeType]] = field(default_factory=dict)  # relations of the current run of a layer
+    count: dict[str, int] = field(default_factory=dict)
+
+    def number(self, layer: str, relation: EdgeType) -> int:
+        """Return the run of a layer that its next call, for this relation, belongs to."""
+        if relation in self.current.setdefault(layer, []):
+            self.current[layer], self.count[layer] = [], self.count.get(layer, 0) + 1
+        self.current[layer].append(relation)
+        return self.count.get(layer, 0)
+
+
+def _site(layer: str, run: int) -> str:
+    return f"{layer}@{run}" if run else layer
+
+
+def _without_loops(edge_index: Tensor) -> Tensor:
+    return edge_index[:, edge_index[0] != edge_index[1]]
 
 
 class _Asked(int):

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, Adversary, Perturbation, check_adversary
 from fgai.attention import Attention
-from fgai.calling import call_errors, frozen_params
+from fgai.calling import call_errors
 from fgai.checks import GraphInput, check_attention, check_labels, check_logits, one_graph
 from fgai.computation_graph import LARGE
 from fgai.deletion import Among, DeletionCurves, First, f_slope
@@ -20,6 +20,7 @@ from fgai.explanations import Attribution, Difference, EdgeWeights, Explanation,
 from fgai.explanations.attribution import ENTRIES
 from fgai.items import copied, items_of
 from fgai.model_checks import check_links_used, repeated_reading
+from fgai.modes import frozen_params
 from fgai.reading import Reader, Reading
 
 MAX_NODES = 500  # nodes on which explanations of more than one layer are compared: each has its own weights

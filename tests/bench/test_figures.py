@@ -30,6 +30,7 @@ def test_the_lead_over_the_best_rival_is_paired_by_seed(monkeypatch):
     chosen_links = importlib.import_module("chosen_links")
     own, best, worse = {0: 0.8, 1: 0.7, 2: 0.9}, {0: 0.7, 1: 0.6, 2: 0.8, 3: 0.0}, {0: 0.1, 1: 0.1, 2: 0.1, 3: 1.0}
     assert chosen_links.lead(own, [worse, best]).startswith("+0.100 [+0.100, +0.100]")  # seed 3 has no partner
+    assert chosen_links.lead(own, [best, {0: 0.1}]).endswith("3 seeds")  # a weak rival with one seed hides none
     assert chosen_links.lead(best, [own]).endswith("✗")
     assert chosen_links.lead({0: 0.5}, [{0: 0.6}]) == "-0.100 ✗"  # no interval from one seed
     assert chosen_links.over(chosen_links.common(own, best), best) == pytest.approx(0.7)

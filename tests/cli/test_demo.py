@@ -27,10 +27,10 @@ def test_the_demo_writes_a_picture_and_a_page_without_any_file_of_data(run, quic
     assert done.exit_code == 0, done.output
     picture, page = tmp_path / "fgai-demo" / "attention.svg", tmp_path / "fgai-demo" / "report.html"
     words = "".join(ElementTree.fromstring(picture.read_text()).itertext())
-    assert "Plain GAT" in words and "With FGAI" in words and "20 fake nodes" in words
+    assert "Plain GAT" in words and "With FGAI" in words and "10 fake nodes" in words
     shown = json.loads(re.search(r'id="content">(.*?)</script>', page.read_text())[1])  # pyright: ignore
     assert shown["models"] == ["Plain GAT", "With FGAI"]
-    assert "Plain GAT: F1 " in done.stdout and str(picture.relative_to(tmp_path)) in done.stdout
+    assert "Plain GAT: Can it be trusted? " in done.stdout and str(picture.relative_to(tmp_path)) in done.stdout
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_training(run, tmp_path, monkeypatch):

@@ -11,8 +11,8 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
 import fgai.kernels.pyg
 import fgai.kernels.subset
 from fgai import Reader, accelerated, backbones, datasets, read
-from fgai.calling import frozen_params
 from fgai.graph import add_nodes
+from fgai.modes import frozen_params
 from fgai.rows import append_rows
 from fgai.seeding import seeded
 from loose import loose

@@ -45,6 +45,20 @@ def test_the_order_of_edges_changes_no_bit_of_an_output(layer):
             assert len(weight) == one.num_edges + 300
 
 
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv])
+def test_weights_that_a_model_uses_itself_keep_their_order_in_training(layer):
+    conv, graph = layer(6, 4, heads=2).eval(), some_graph()
+    with torch.no_grad():
+        plain, (edges, weight) = conv(graph.x, graph.edge_index, return_attention_weights=True)
+        with accelerated(conv, exact=False):
+            by_name = conv(graph.x, graph.edge_index, return_attention_weights=True)
+            by_place = conv(graph.x, graph.edge_index, None, *([None] * (layer is GATConv)), True)
+    for out, (own_edges, own_weight) in (by_name, by_place):
+        assert torch.equal(own_edges, edges)
+        torch.testing.assert_close(out, plain, atol=1e-5, rtol=0)
+        torch.testing.assert_close(own_weight, weight, atol=1e-5, rtol=0)
+
+
 def test_products_of_constant_features_are_computed_once_and_cannot_be_spoilt():
     class InPlace(torch.nn.Module):
         def __init__(self) -> None:

@@ -10,10 +10,10 @@ import torch
 
 import fgai.kernels.pyg
 from fgai import FGAI, NodeInjection, Tap, Vanilla, accelerated, backbones, datasets, open_reader
-from fgai.calling import eval_mode
 from fgai.datasets.split import split_nodes
 from fgai.graph import add_nodes
 from fgai.metrics import METRICS
+from fgai.modes import eval_mode
 from fgai.reading import Reader, training_reader
 from fgai.trial import attacked_trial, clean_trial
 

@@ -10,7 +10,6 @@ from torch_geometric.nn import GATConv
 from fgai import Reader, backbones, datasets
 from fgai.adversaries import AttentionBall, NodeInjection, gains
 from fgai.attention import Attention, EdgeLookup, log_weight, nonuniformity, sharpened
-from fgai.calling import eval_mode
 from fgai.datasets.split import split_nodes
 from fgai.errors import DataError, SettingError
 from fgai.graph import add_nodes
@@ -18,6 +17,7 @@ from fgai.methods import FGAI, AdversarialTraining, LayerNorm, Vanilla
 from fgai.methods.layernorm import Normalised
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, lookup_of
 from fgai.metrics import top_overlap
+from fgai.modes import eval_mode
 from fgai.reading import Reading
 from fgai.training.data import Batch
 from fgai.training.warm_start import WarmStart

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import GATConv, GPSConv
 from torch_geometric.utils import remove_self_loops
 
 from fgai.adversaries import GAINS, AttentionBall
@@ -326,3 +326,26 @@ def test_random_attention_is_seeded_and_sums_to_one_on_the_same_edges(attention,
     np.testing.assert_allclose(total[attention.degree > 0], 1, rtol=1e-5)
     if len(one.weight) > attention.num_targets:
         assert not torch.equal(one.weight, other.weight)
+
+
+def test_the_shape_of_the_attention_is_that_of_the_layers_of_the_explanation():
+    class Global(nn.Module):
+        """A layer over edges beside attention over all pairs of nodes, which the tree leaves out."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.conv, self.last = GATConv(6, 8), GPSConv(8, GATConv(8, 8), heads=2), nn.Linear(8, 3)
+
+        def forward(self, x, edge_index):
+            return self.last(self.conv(self.first(x, edge_index), edge_index))
+
+    torch.manual_seed(0)
+    graph = small()
+    read, clean = answers(Global().eval(), graph)
+    chain = [attention for attention in clean.attention.values() if attention.over == "edges"]
+    for name, mean in (("nonuniformity", mean_nonuniformity), ("entropy", mean_entropy)):
+        wanted = {"tree": chain, "last": chain[-1:], "first": chain[:1], "leave-one-out": chain[-1:]}
+        for explanation, layers in wanted.items():
+            trial = Trial(read, graph, clean, clean, graph.y, graph.test_mask, explanation)
+            assert METRICS[name].compute(trial) == pytest.approx(np.mean([mean(layer) for layer in layers]), abs=1e-6)
+    assert len(chain) == 2 < len(clean.attention)

@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from torch_geometric.nn import GATConv
+from torch_geometric.nn import BatchNorm, GATConv
 
 from fgai import FGAI, AdversarialTraining, NodeInjection, Vanilla, datasets, read
 from fgai.adversaries import gains
@@ -157,6 +157,32 @@ def test_trimmed_edges_change_nothing_for_the_seed_nodes(model, fits):
         torch.testing.assert_close(look.weight, two.head(20).explanation.weights_at(look.edge_index), atol=1e-5, rtol=0)
     edges = [reading.explanation.edge_index.size(1) for reading in (Reader(model)(batch), found[0])]
     assert (edges[1] < 0.6 * edges[0]) == fits
+
+
+class Normed(torch.nn.Module):
+    """Two layers with a batch norm between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = GATConv(16, 16), BatchNorm(16), GATConv(16, 4)
+
+    def forward(self, x, edge_index):
+        return self.b(self.norm(self.a(x, edge_index)).relu(), edge_index)
+
+
+def test_edges_stay_where_a_batch_norm_averages_over_all_nodes():
+    batch, model = next(iter(Loader(DATA, (5, 5), batch=20))), Normed().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = copy.deepcopy(model)
+    told = expected(batch.x, batch.edge_index)[:20]
+    with training_reader(model) as read:
+        torch.testing.assert_close(read.logits(batch)[:20], told, atol=1e-5, rtol=0)
+        for name, value in expected.state_dict().items():  # and its running statistics are those of one call
+            torch.testing.assert_close(model.state_dict()[name], value, atol=1e-5, rtol=0)
+        assert not torch.equal(before["norm.module.running_mean"], model.state_dict()["norm.module.running_mean"])
+        model.eval()  # a norm that is fixed is a function of each row
+        edges = read(batch).explanation.edge_index.size(1)
+    assert edges < 0.6 * Reader(model)(batch).explanation.edge_index.size(1)
 
 
 def test_an_adversary_links_to_nodes_that_reach_a_seed_node():

@@ -13,7 +13,7 @@ from fgai.adversaries.links import LINKS
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.adversaries.rewiring import EdgeRewiring
 from fgai.adversaries.single import SingleTarget
-from fgai.adversaries.threats import THREATS, Threat, as_threat, describe
+from fgai.adversaries.threats import THREATS, Threat, as_threat, describe, register_threat
 
 __all__ = [
     "ADVERSARIES",
@@ -46,4 +46,5 @@ __all__ = [
     "default_injection",
     "describe",
     "has_budget",
+    "register_threat",
 ]

@@ -13,10 +13,10 @@ from torch_geometric.data import Data
 from fgai.adversaries.base import ADVERSARIES, Best, Gain, gradients, resolve_targets
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.attention import Attention, explaining_sites
-from fgai.calling import frozen_params
 from fgai.devices import to_double
 from fgai.errors import SettingError
 from fgai.graph import degree, edge_keys, require, segment_sum
+from fgai.modes import frozen_params
 from fgai.reading import Reader
 from fgai.settings import check_choice, check_numbers, check_seed, check_sequence, check_whole
 from fgai.topk import rank_within

@@ -19,10 +19,10 @@ from fgai.adversaries.base import ADVERSARIES, OVERFLOW, Best, Gain, require_gra
 from fgai.adversaries.other_layers import evaluate_draws, sizes, uses_links_elsewhere
 from fgai.adversaries.perturbation import AttackResult, Perturbation
 from fgai.attention import Attention
-from fgai.calling import frozen_params
 from fgai.errors import NotFiniteError, SettingError
 from fgai.graph import add_edges, locate, require
 from fgai.items import refuse_graphs
+from fgai.modes import frozen_params
 from fgai.reading import Reader, Reading
 from fgai.seeding import seeded
 from fgai.settings import check_seed, check_whole

@@ -17,10 +17,10 @@ from fgai.adversaries.features import FEATURES, FeatureBox
 from fgai.adversaries.links import LINKS, PER_GRAPH, LinkBudget, links_per_graph
 from fgai.adversaries.perturbation import TYPES, AttackResult, Perturbation, undirected
 from fgai.adversaries.typed import NewNodes
-from fgai.calling import frozen_params
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, require
 from fgai.items import has_graphs, items_of, num_graphs
+from fgai.modes import frozen_params
 from fgai.reading import Reader, Reading
 from fgai.rows import replace_rows
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole

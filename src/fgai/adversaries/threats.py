@@ -122,79 +122,86 @@ def _settings(value: Any) -> Any:
     return {"name": (kinds or [type(value).__name__])[0], **settings}
 
 
-def _register(name: str, family: str, adversary: Adversary, gain: str, about: str) -> None:
-    """Register a threat model; its description is also its line in listings."""
-    THREATS.add(name, Threat(family, adversary, gain, about, name), about)
+def register_threat(name: str, adversary: Adversary, gain: str, about: str, family: str = "") -> Threat:
+    """Register a threat model by name, so that plans, `fgai.audit` and commands know it; return it.
+
+    Args:
+        name: Its name.
+        adversary: The attack, with its budget.
+        gain: The name of the gain, in `GAINS`.
+        about: Who attacks, and with what; also its line in listings.
+        family: Name shared by threat models that differ only in their budget; by default its own.
+
+    >>> register_threat("strongest", NodeInjection(1, 5), "flips", "One injected node with five links.")
+    Traceback (most recent call last):
+    ValueError: a threat model called 'strongest' is already registered; choose another name
+    """
+    return THREATS.add(name, Threat(family or name, adversary, gain, about, name), about)
 
 
 FLIPS = 200  # links that the attacker of the structure may add or drop
 EXPLANATION = ("soft-top-k", "top-k-loss", "cross-entropy")
 
 for _edges in (20, 40):
-    _register(
+    register_threat(
         f"injection-20x{_edges}",
-        "paper",
         NodeInjection(nodes=20, edges=_edges),
         "cross-entropy",
         f"The paper's attacker: 20 injected nodes with {_edges} random links each, any features in [-1, 1].",
+        family="paper",
     )
-_register(
-    "ensemble",
+register_threat(
     "ensemble",
     AttackEnsemble(nodes=20, edges=(20, 40)),
     "flips",
     "An attacker who knows the model: 20 injected nodes with 20 or 40 random links each, any features in [-1, 1], to "
     "change as many predictions as possible.",
 )
-_register(
+register_threat(
     "ensemble-explanation",
-    "ensemble",
     AttackEnsemble(nodes=20, edges=(40,), surrogates=EXPLANATION),
     "attention-divergence",
     "As ensemble, with 40 links, but to move the explanation as far as possible; predictions may change.",
+    family="ensemble",
 )
-_register(
-    "strongest",
+register_threat(
     "strongest",
     ChosenInjection(),
     "flips",
     "An attacker who knows the model: 20 injected nodes with 40 links each, to nodes of its choice, any features in "
     "[-1, 1], to change as many predictions as possible.",
 )
-_register(
-    "realistic",
+register_threat(
     "realistic",
     ChosenInjection(features="realistic"),
     "flips",
     "As strongest, but injected nodes resemble the data: binary with as many ones as the median row, or inside the "
     "observed range and norm.",
 )
-_register(
+register_threat(
     "similar",
-    "realistic",
     ChosenInjection(features="similar"),
     "flips",
     "As strongest, but injected nodes have a cosine similarity of more than 0.1 to the nodes that they are linked to, "
     "where possible, so that a defence that removes links between dissimilar nodes keeps them.",
+    family="realistic",
 )
-_register(
-    "explanation",
+register_threat(
     "explanation",
     ChosenInjection(surrogates=EXPLANATION),
     "attention-divergence",
     "As strongest, but to move the explanation as far as possible; predictions may change.",
 )
-_register(
+register_threat(
     "explanation-kept",
-    "explanation",
     ChosenInjection(
         edges=(1, 4, 10, 40), links=("safe", "degree"), surrogates=(), schedules=((40, 0.05), (10, 0.2)), keep=3
     ),
     "attention-divergence-kept",
     "As explanation, but no prediction may change, so that predictions do not reveal the attack.",
+    family="explanation",
 )
-_register(
-    "structure",
+register_threat(
     "structure",
     WorstOf(
         (
@@ -209,10 +216,10 @@ _register(
     f"An attacker who knows the model and adds or drops {FLIPS} links between existing nodes, selected by gradients.",
 )
 for _nodes, _what in ((1, "node is"), (2, "nodes are"), (5, "nodes are")):
-    _register(
+    register_threat(
         f"single-{_nodes}",
-        "single",
         SingleTarget(nodes=_nodes),
         "cross-entropy",
         f"An attacker of one node: {_nodes} injected {_what} linked to it, any features in [-1, 1].",
+        family="single",
     )

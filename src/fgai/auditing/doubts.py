@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fgai.adversaries import GAINS, AttackResult, SingleTarget, Threat
 from fgai.adversaries.gains import ON_EXPLANATIONS
-from fgai.calling import frozen_params
 from fgai.metrics.explanation import TOP
+from fgai.modes import frozen_params
 from fgai.reading import Reading
 from fgai.trial import Trial
 

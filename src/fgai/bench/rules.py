@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries import GAINS, AttackEnsemble, Threat
-from fgai.calling import Call, frozen_params
+from fgai.calling import Call
 from fgai.errors import BudgetError
 from fgai.graph import require
 from fgai.model_checks import distance
+from fgai.modes import frozen_params
 from fgai.reading import Reader, Reading, open_reader
 from fgai.seeding import seeded
 

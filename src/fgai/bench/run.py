@@ -109,7 +109,8 @@ def _check(plan: Plan, settings: Settings) -> None:
     ):
         if unknown := sorted(names - {*known}):
             raise SettingError(
-                f"{plan.name} has a column of the {kind} {', '.join(unknown)}; there is {', '.join(known)}"
+                f"{plan.name} has a column of the {kind} {', '.join(unknown)}, which is not registered (--import names "
+                f"a module that registers your own); there is {', '.join(known)}"
             )
 
 

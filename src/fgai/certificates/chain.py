@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import TransformerConv
 
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, call_model, eval_mode
+from fgai.calling import Call, call_model
 from fgai.certificates.layers import Activation, Layer, LayerCall, identity, match_activation, recorded_calls
 from fgai.certificates.rounding import LargestForm, Slack
 from fgai.checks import check_logits, expected_rows
@@ -26,6 +26,7 @@ from fgai.devices import to_double
 from fgai.errors import FGAIError
 from fgai.graph import degree, delete_edges, edge_keys, require, segment_sum, stable_sort
 from fgai.items import copied
+from fgai.modes import eval_mode
 from fgai.reading import Reading
 from fgai.rows import with_values
 

@@ -31,8 +31,9 @@ from fgai.files import jsonable
 from fgai.items import refuse_typed
 from fgai.metrics import top_overlap
 from fgai.model_checks import repeated_reading
+from fgai.modes import eval_mode
 from fgai.printing import short_repr
-from fgai.reading import Call, Reader, Reading, eval_mode, open_reader, read
+from fgai.reading import Call, Reader, Reading, open_reader, read
 from fgai.settings import check_top
 
 How = Literal["exact", "bound", "found", "none"]  # "found": reached by an attack, not proved

@@ -38,13 +38,14 @@ from torch_geometric.data import Data
 from fgai.adjacency import adjacencies_of
 from fgai.adversaries.gains import binary_logits
 from fgai.adversaries.typed import separate_pairs
-from fgai.calling import Call, call_model, eval_mode, forward_parameters, takes_graph
+from fgai.calling import Call, call_model, forward_parameters, takes_graph
 from fgai.certificates.chain import class_logits
 from fgai.certificates.linked import logits_of_parts
 from fgai.certificates.rounding import precisions, rounding
 from fgai.checks import one_graph, refuse_cached
 from fgai.errors import SettingError
 from fgai.graph import add_nodes, delete_edges, require, without_edges
+from fgai.modes import eval_mode
 from fgai.printing import short_repr
 from fgai.reading import Reading
 from fgai.settings import check_whole

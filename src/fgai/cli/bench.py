@@ -58,7 +58,8 @@ def bench(
     )
     store = CellStore(out)
     failed = [cell for cell in cells if not store.finished(cell)]
-    typer.echo(f"{len(cells)} cells of {plan} ran; fgai table {plan} {out} shows them")
+    count = f"{len(cells) - len(failed)} of {len(cells)}" if failed else f"{len(cells)}"
+    typer.echo(f"{count} cells of {plan} ran; fgai table {plan} {out} shows them")
     for cell in failed:
         error = next(row.error for row in store.rows(cell) if row.error)
         typer.echo(f"{cell.name} failed: {error.splitlines()[0]}", err=True)

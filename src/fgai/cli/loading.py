@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from torch import nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import DataLoader
@@ -85,6 +86,8 @@ class LoadedModel:
 
 def load_model(folder: Path | None, model: str, weights: Path | None) -> LoadedModel:
     """Load the model that a command names: a folder, or `--model` with `--weights`."""
+    if folder is not None and ":" in str(folder) and not folder.exists():
+        raise SettingError(f"{folder} is no folder; for a model of your own give --model {folder}")
     if folder is not None and (model or weights):
         raise SettingError(f"{folder} and --model or --weights name two models; give one of them")
     if model:
@@ -103,6 +106,8 @@ def load_saved_model(folder: Path) -> LoadedModel:
 def load_user_model(source: str, weights: Path | None) -> LoadedModel:
     """Build a user's own model with `module:function`, and load its weights from a safetensors file."""
     model = _call_function(source, nn.Module)
+    if weights is None:
+        typer.echo(f"no --weights: the parameters of the model are those that {source} returns", err=True)
     return LoadedModel(model if weights is None else saved.load_weights(model, weights), source)
 
 

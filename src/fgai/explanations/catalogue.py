@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from fgai.attention import Attention, explaining_sites
@@ -201,4 +202,7 @@ def _refuse_relations(sites: Mapping[str, Attention]) -> None:
 
 
 def _same_edges(one: Attention, other: Attention) -> bool:
-    return one.edge_index.shape == other.edge_index.shape and bool((one.edge_index == other.edge_index).all())
+    """Whether two layers have the same edges into the targets of both."""
+    targets = min(one.num_targets, other.num_targets)
+    first, second = (attention.head(targets).edge_index for attention in (one, other))
+    return torch.equal(first, second)

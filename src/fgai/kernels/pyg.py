@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from inspect import signature
 from typing import Any
 
 import torch
@@ -41,8 +42,8 @@ def accelerated(model: nn.Module, *, exact: bool = True, frozen: bool = False) -
     Args:
         model: Any module. Layers that an outer block has replaced are not replaced again.
         exact: If True, edges keep their order and dropout samples torch's masks, so a run is the same with and without
-            the block. If False, GATConv and GATv2Conv sort the edges to which they add self-loops, so the order of
-            attention weights changes, and attention dropout samples cheaper masks of the same distribution.
+            the block. If False, GATConv and GATv2Conv sort the edges to which they add self-loops, unless
+            they return the attention weights, and attention dropout samples cheaper masks of the same distribution.
         frozen: Whether no parameter changes inside the block. The products of features with a linear layer are then
             computed once per graph.
 
@@ -141,13 +142,14 @@ def _accelerated_class(cls: Any, kernels: _Kernels, layers_left: int) -> type | 
 def _forward(base: Any, kernels: _Kernels, layers_left: int) -> Callable[..., Any]:
     """Return `base.forward` with self-loops that are added once per graph; sorted if nobody sees the order of edges."""
     in_order = with_globals(base.forward, self_loops(kernels.cache, kernels.trim, layers_left))
-    if not kernels.exact:
-        return in_order
     as_given = with_globals(base.forward, self_loops(kernels.cache))
+    names = list(signature(base.forward).parameters)[3:]
 
     @wraps(base.forward)
     def forward(self: Any, x: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-        hidden = not args and kwargs.get("return_attention_weights") is None and _order_is_free(self, edge_index)
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        free = not kernels.exact or (not args and _order_is_free(self, edge_index))
+        hidden = free and named.get("return_attention_weights") is None
         return (in_order if hidden else as_given)(self, x, edge_index, *args, **kwargs)
 
     return forward

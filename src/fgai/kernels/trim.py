@@ -9,7 +9,7 @@ the input of a layer to its output, attention is looked up by node ids, and inje
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -49,6 +49,19 @@ class Trim:
             yield
         finally:
             self._counts = before
+
+    def is_exact(self, logits: Callable[[], Tensor], num_sampled_nodes: Sequence[int]) -> bool:
+        """Return whether a model has the same logits of the seed nodes with and without skipped edges.
+
+        Args:
+            logits: Calls the model on the batch.
+            num_sampled_nodes: The counts of the batch.
+        """
+        seeds = num_sampled_nodes[0]
+        full = logits()[:seeds]
+        with self.batch(num_sampled_nodes):
+            trimmed = logits()[:seeds]
+        return bool(((full - trimmed).abs() <= 1e-4 * full.abs().max()).all())
 
     def near(self, layers_left: int) -> Near | None:
         """Return the needed targets of a layer, or None if all are needed.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
 
-from fgai.calling import Call, call_model, eval_mode
+from fgai.calling import Call, call_model
 from fgai.checks import one_graph
 from fgai.devices import device_of, placed
 from fgai.explanations import class_logits
@@ -23,6 +23,7 @@ from fgai.large.loader import Loader, full_neighbour_loader
 from fgai.large.store import DiskGraph
 from fgai.methods import Batches, Fit
 from fgai.metrics import micro_f1
+from fgai.modes import eval_mode
 
 BATCH = 1_024  # seed nodes of a batch
 

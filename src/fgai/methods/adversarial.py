@@ -11,10 +11,11 @@ from torch import nn
 
 from fgai.adversaries import GAINS, Adversary, GraphInjection, NodeInjection, check_adversary
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, eval_mode
+from fgai.calling import Call
 from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.bounded import BoundedInfluence
+from fgai.modes import eval_mode
 from fgai.reading import TrainingReader
 from fgai.settings import check_positive, check_whole
 from fgai.training.data import Batch, source

@@ -36,9 +36,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from fgai.attending import attention_layers
-from fgai.calling import eval_mode
 from fgai.errors import SettingError
 from fgai.graph import require
+from fgai.modes import eval_mode
 from fgai.patching import PLAIN
 from fgai.reading import TrainingReader
 from fgai.training.data import Batch

@@ -13,7 +13,7 @@ from torch import nn
 from fgai.adversaries import Adversary, Gain, NodeInjection, check_adversary, gains
 from fgai.attention import Attention, explaining_sites, sharpened
 from fgai.cache import TensorCache
-from fgai.calling import Call, call_by_signature, eval_mode
+from fgai.calling import Call, call_by_signature
 from fgai.certificates import Injection
 from fgai.copying import copy_model
 from fgai.errors import SettingError
@@ -23,6 +23,7 @@ from fgai.methods.certified import WorstCase
 from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, lookup_of
 from fgai.methods.presets import PRESETS
 from fgai.methods.support import support_attention
+from fgai.modes import eval_mode
 from fgai.reading import Reader, Reading, TrainingReader, training_reader
 from fgai.settings import SEEDS, check_choice, check_numbers, check_positive, check_top, check_whole
 from fgai.training.data import Batch, source

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fgai.attention import Attention
-from fgai.explanations import one_layer
+from fgai.explanations import one_layer, sites_of
 from fgai.metrics.explanation import g_jsd, mean_entropy, mean_nonuniformity, shift, top_overlap
 from fgai.trial import Trial
 
@@ -58,4 +58,5 @@ def _layers(trial: Trial) -> list[tuple[Attention, int]]:
     if one is not None:
         before = one_layer(trial.explanation, trial.clean.attention)
         return [(one, (before or one).num_targets)]
-    return [(layer, trial.clean.attention[site].num_targets) for site, layer in trial.now.attention.items()]
+    clean, now = trial.clean.attention, trial.now.attention
+    return [(now[site], clean[site].num_targets) for site in sites_of(trial.explanation, clean)]

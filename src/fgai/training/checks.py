@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, call_errors, eval_mode, run_model
+from fgai.calling import Call, call_errors, run_model
 from fgai.checks import check_finite, check_labels, check_logits, expected_rows
 from fgai.errors import CallError, NotFiniteError, TapError
 from fgai.model_checks import check_links_used
+from fgai.modes import eval_mode
 from fgai.reading import Reading, TrainingReader
 from fgai.training.constraint import Constraint
 from fgai.training.data import MASKS, Batch

@@ -14,12 +14,13 @@ from torch_geometric.data import Data, HeteroData
 
 from fgai import distributed
 from fgai.adversaries.gains import binary_logits
-from fgai.calling import Call, eval_mode, run_model
+from fgai.calling import Call, run_model
 from fgai.checks import check_finite, check_labels, one_graph
 from fgai.devices import device_of, on_device
 from fgai.errors import DataError
 from fgai.graph import require
 from fgai.items import copied, items_of, select_graphs
+from fgai.modes import eval_mode
 from fgai.reading import Reading
 
 MASKS = ("train_mask", "val_mask")  # for the loss, and for the choice of the best epoch
