@@ -1,6 +1,7 @@
 """The attention of typed layers against dense formulas, and laws of what is read."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -90,8 +91,7 @@ def test_reading_a_typed_graph_returns_the_logits_of_the_model_and_leaves_it_as_
     data, model = films(), film_model(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     reading = fgai.read(model, data)
-    output = model(data) if name == "hgt" else model(data.x_dict, data.edge_index_dict)
-    assert torch.allclose(reading.logits, output["movie"] if isinstance(output, dict) else output, atol=1e-6)
+    assert torch.allclose(reading.logits, logits_of_films(model, data), atol=1e-6)
     assert list(reading.attention)[-1].endswith("conv2") and reading.explanation.num_targets == 14
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -105,40 +105,24 @@ def test_uniform_attention_is_that_of_a_softmax_of_equal_scores(name, explanatio
         parameter.data *= 3
     found = without_attention(model, join(data), explanation)
     before = fgai.read(model, data)
-    if explanation == "last":  # as many calls of the softmax belong to each of two layers
-        calls = sum(1 for _ in softmax_calls(monkeypatch, model, data))
-        flat = [number >= calls // 2 for number in range(calls)]
-    else:
-        flat = None
-    after = flattened(monkeypatch, model, data, flat)
+    _, calls = flattened(monkeypatch, model, data, start=math.inf)
+    start = calls // 2 if explanation == "last" else 0  # as many calls of the softmax belong to each of two layers
+    after, _ = flattened(monkeypatch, model, data, start)
     want = (before.probs - after.softmax(1)).abs().sum(1).mean() / 2
     assert found.g_tvd == pytest.approx(float(want), abs=1e-6) and want > 0.001
 
 
-SOFTMAX = [f"torch_geometric.nn.conv.{name}.softmax" for name in ("gat_conv", "gatv2_conv", "han_conv", "hgt_conv")]
-
-
-def softmax_calls(monkeypatch, model, data):
-    """The scores that PyG's softmax gets, in the order of its calls."""
-    seen = []
-    with monkeypatch.context() as patch:
-        for place in SOFTMAX:
-            patch.setattr(place, lambda scores, *args, **named: seen.append(scores) or softmax(scores, *args, **named))
-        logits_of_films(model, data)
-    return seen
-
-
-def flattened(monkeypatch, model, data, flat=None):
-    """The logits with equal scores in all calls of the softmax, or in those that `flat` says."""
-    number = iter(range(1_000))
+def flattened(monkeypatch, model, data, start):
+    """The logits with equal scores in all calls of PyG's softmax from the number `start` on, and how many there are."""
+    number = itertools.count()
 
     def equal(scores, *args, **named):
-        return softmax(torch.zeros_like(scores) if flat is None or flat[next(number)] else scores, *args, **named)
+        return softmax(torch.zeros_like(scores) if next(number) >= start else scores, *args, **named)
 
     with monkeypatch.context() as patch:
-        for place in SOFTMAX:
-            patch.setattr(place, equal)
-        return logits_of_films(model, data)
+        for name in ("gat_conv", "gatv2_conv", "han_conv", "hgt_conv"):
+            patch.setattr(f"torch_geometric.nn.conv.{name}.softmax", equal)
+        return logits_of_films(model, data), next(number)
 
 
 def logits_of_films(model, data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -40,21 +40,26 @@ def frozen_params(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_()
 
 
-@contextmanager
-def training_statistics(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Let modules compute their statistics from each call, as in training, inside a `with` block.
+def updating_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers in training mode that have buffers, such as batch norms with their statistics."""
+    return [module for module in model.modules() if module.training and module._buffers]
 
-    Afterwards their buffers and modes are as before.
+
+@contextmanager
+def statistics_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode inside a `with` block, except `updating_layers`.
+
+    These compute their statistics from each call, as in training. Afterwards their buffers, and the mode of each
+    module, are as before.
     """
-    modes = [module.training for module in modules]
-    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(recurse=False)]
-    for module in modules:
-        module.training = True
-    try:
-        yield
-    finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+    updating = updating_layers(model)
+    buffers = [(buffer, buffer.clone()) for module in updating for buffer in module.buffers(recurse=False)]
+    with eval_mode(model):
+        for module in updating:
+            module.training = True
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)

@@ -23,7 +23,7 @@ from fgai.explanations import Attribution, Edge, Explanation, NodeExplanation, c
 from fgai.items import Items, graph_of_nodes, items_of
 from fgai.kernels.pyg import accelerated
 from fgai.kernels.trim import Trim
-from fgai.modes import eval_mode, frozen_params, training_statistics
+from fgai.modes import eval_mode, frozen_params, statistics_mode, updating_layers
 from fgai.printing import short_repr
 from fgai.recording import NOTHING, Deltas, Edit
 from fgai.relations import model_input
@@ -180,7 +180,7 @@ class Reader:
             CallError: The model cannot be called on the graph, or does not return a tensor.
         """
         given = model_input(graph, bool(weight_delta or score_delta))
-        edits = weight_delta, score_delta, None if edit is None else given.renamed(edit)
+        edits = weight_delta, score_delta, None if edit is None else given.edit_of_sites(edit)
         batch = graph_of_nodes(given.graph) if isinstance(given.graph, Data) else None
         with self._context(given.graph), given.watched(self.model), self._tap.open(*edits, batch) as recording:
             logits = self._call(given.graph)
@@ -262,7 +262,7 @@ class TrainingReader(Reader):
     def __init__(self, model: nn.Module, call: Call | None, trim: Trim) -> None:
         refuse_cached(model)
         self.model, self.call, self._trim = model, call or call_by_signature, trim
-        self._trims: dict[bool, bool] = {}  # whether skipping is exact, by whether layers keep statistics
+        self._trims: dict[bool, bool] = {}  # whether skipping is exact, by whether a layer updates its statistics
         self.unread = attention_not_read(model)
 
     @cached_property
@@ -273,11 +273,11 @@ class TrainingReader(Reader):
         counts = graph.get("num_sampled_nodes") if isinstance(graph, Data) else None
         if counts is None:
             return self._trim.batch(None)
-        keeping = [module for module in self.model.modules() if module.training and module._buffers]
-        if bool(keeping) not in self._trims:
-            with eval_mode(self.model), training_statistics(keeping), torch.no_grad():
-                self._trims[bool(keeping)] = self._trim.is_exact(lambda: self._call(graph), counts)
-        return self._trim.batch(counts if self._trims[bool(keeping)] else None)
+        updating = bool(updating_layers(self.model))
+        if updating not in self._trims:
+            with statistics_mode(self.model), torch.no_grad():
+                self._trims[updating] = self._trim.is_exact(lambda: self._call(graph), counts)
+        return self._trim.batch(counts if self._trims[updating] else None)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class Recording:
                 over = self.over.get(name, "edges")
                 over = "graphs" if self._pools(call, edge_index) else over
                 attention = Attention(call.weight, edge_index, call.num_targets, call.score, over)
-                by_site[_site(name, number)] = attention
+                by_site[site_name(name, number)] = attention
         if self.lost and not by_site:
             raise TapError(f"no attention can be read: {'; '.join(f'{n!r}: {why}' for n, why in self.lost.items())}")
         unknown = sorted((self.weight_delta.keys() | self.score_delta.keys()) - by_site.keys())
@@ -84,7 +84,7 @@ class Recording:
             return plain(**inputs)
         if name in self.rows:
             self.note_edges(name, self.rows[name], over="graphs")
-        site = _site(name, len(self.calls[name]))
+        site = site_name(name, len(self.calls[name]))
         score = inputs["src"] = _add_delta(site, inputs["src"], self.score_delta, "scores")
         weight = _add_delta(site, plain(**inputs), self.weight_delta, "weights")
         call = _Call(_flat(score), _flat(weight), *_targets(inputs))
@@ -112,7 +112,7 @@ class Recording:
             allowed = ~masked.all(1)
             layout, entries = layout.where(allowed), entries[allowed].clamp(min=torch.finfo(score.dtype).min)
         self.note_edges(name, layout.edge_index, over=layout.over)
-        perturbed = self.edit is not None or _site(name, len(self.calls[name])) in self.weight_delta
+        perturbed = self.edit is not None or site_name(name, len(self.calls[name])) in self.weight_delta
         result: list[Tensor] = []
 
         def normalise(src: Tensor, index: Tensor, num_nodes: int) -> Tensor:
@@ -128,7 +128,7 @@ class Recording:
             return
         if is_sparse(edge_index):  # sparse adjacencies are stored transposed
             edge_index = _entries(edge_index).flip(0)
-        self.sites.append(_site(name, len(self.edges[name])))
+        self.sites.append(site_name(name, len(self.edges[name])))
         self.edges[name].append(edge_index.flip(0) if flow == "target_to_source" else edge_index)
         self.over[name] = over
 
@@ -157,7 +157,12 @@ class Recording:
         return call.num_targets == int(batch.max()) + 1 and torch.equal(edge_index, ends)
 
 
-def _site(name: str, call: int) -> str:
+def site_name(name: str, call: int) -> str:
+    """Return the name of the attention of one call of a layer; calls count from 0.
+
+    >>> site_name("conv", 0), site_name("conv", 1)
+    ('conv', 'conv@1')
+    """
     return name if call == 0 else f"{name}@{call}"
 
 

@@ -12,7 +12,6 @@ of each relation into its type.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from torch_geometric.nn import HANConv, HGTConv
 from fgai.attention import Attention, log_weight
 from fgai.errors import TapError
 from fgai.items import by_id, sort_by_graph
-from fgai.recording import Edit
+from fgai.recording import Edit, site_name
 from fgai.typed import EdgeType, Split, is_typed, split
 
 SEMANTIC = "return_semantic_attention_weights"
@@ -60,8 +59,8 @@ class ModelInput:
         """Prepare a call of the model inside a `with` block."""
         yield
 
-    def renamed(self, edit: Edit) -> Edit:
-        """Return an edit of the attention that a tap reads: its names are those of the layers."""
+    def edit_of_sites(self, edit: Edit) -> Edit:
+        """Return the edit for a tap; a tap reads each layer under its own name."""
         return edit
 
     def logits(self, logits: Tensor) -> Tensor:
@@ -122,11 +121,13 @@ class RelationWatch:
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[None]:
         """Watch the calls of HANConv and HGTConv inside a `with` block."""
-        names = Counter(layer for _, layer in model.named_modules(remove_duplicate=False))
+        first: dict[nn.Module, str] = {}  # the name of each layer
         with ExitStack() as undo:
-            for name, layer in model.named_modules():
-                if names[layer] > 1:
-                    self.shared.add(name)
+            for name, layer in model.named_modules(remove_duplicate=False):
+                if layer in first:
+                    self.shared.add(first[layer])
+                    continue
+                first[layer] = name
                 if isinstance(layer, HGTConv):
                     self.joint.add(name)
                 if isinstance(layer, HANConv | HGTConv):
@@ -166,15 +167,15 @@ class RelationWatch:
         last = next(reversed(attention))  # only the answers of the last layer have an effect
         return {**attention, last: attention[last].head(self.split.schema.num_answers)}
 
-    def renamed(self, edit: Edit) -> Edit:
-        """Return an edit of the attention that a tap reads, from one that is given the names of layers."""
+    def edit_of_sites(self, edit: Edit) -> Edit:
+        """Return the edit for a tap, which reads each relation by itself, from one that knows the joined layers."""
         runs = _Runs()
 
-        def renamed(site: str, attention: Attention) -> Tensor:
+        def edit_site(site: str, attention: Attention) -> Tensor:
             layer, run, _ = self._place(site, attention, runs)
-            return edit(_site(layer, run), attention)
+            return edit(site_name(layer, run), attention)
 
-        return renamed
+        return edit_site
 
     def _parts(self, sites: Mapping[str, Attention]) -> Iterator[_RelationAttention]:
         """Yield the attention over single relations, in the order of execution."""
@@ -184,7 +185,7 @@ class RelationWatch:
             if relation is None:
                 yield from self._of_all_relations(layer, run, attention)
             else:
-                yield _RelationAttention(_site(layer, run), relation, attention, self._share(layer, run, relation))
+                yield _RelationAttention(site_name(layer, run), relation, attention, self._share(layer, run, relation))
 
     def _place(self, site: str, attention: Attention, runs: _Runs) -> tuple[str, int, EdgeType | None]:
         """Return the layer of a call of the softmax, the run of the layer, and the relation; None if it is over all."""
@@ -204,8 +205,10 @@ class RelationWatch:
     def _share(self, layer: str, run: int, relation: EdgeType) -> Tensor | None:
         """Return the semantic attention of a relation in HANConv; None elsewhere."""
         shares = self.shares[layer][run][relation[-1]] if layer in self.shares else None
-        same = [other for other in self.calls[layer][run][0] if other[-1] == relation[-1]] if shares is not None else []
-        return None if shares is None else shares[same.index(relation)]
+        if shares is None:
+            return None
+        relations, _ = self.calls[layer][run]
+        return shares[[other for other in relations if other[-1] == relation[-1]].index(relation)]
 
     def _of_all_relations(self, layer: str, run: int, attention: Attention) -> Iterator[_RelationAttention]:
         """Yield the relations of a softmax over all of them, as in HGTConv."""
@@ -215,7 +218,7 @@ class RelationWatch:
         parts = zip(relations, edges, attention.weight.split(sizes), attention.score.split(sizes), strict=True)
         for relation, ends, weight, score in parts:
             part = Attention(weight, ends, attention.num_targets, score)
-            yield _RelationAttention(_site(layer, run), relation, part, joint=True)
+            yield _RelationAttention(site_name(layer, run), relation, part, joint=True)
 
     def _relation(self, name: str, attention: Attention, taken: Sequence[EdgeType]) -> EdgeType:
         """Return the relation of a layer: by its name, as in HeteroConv and `to_hetero`, or by its edges.
@@ -284,10 +287,6 @@ class _Runs:
             self.current[layer], self.count[layer] = [], self.count.get(layer, 0) + 1
         self.current[layer].append(relation)
         return self.count.get(layer, 0)
-
-
-def _site(layer: str, run: int) -> str:
-    return f"{layer}@{run}" if run else layer
 
 
 def _without_loops(edge_index: Tensor) -> Tensor:
