@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GATv2Conv
-from torch_geometric.utils import degree
+from torch_geometric.utils import degree, erdos_renyi_graph
 
 from fgai.certificates import Deletions, Features, Injection, certify
 from fgai.certificates.chain import NoBoundError, parse_chain
@@ -173,6 +173,43 @@ def test_a_residual_or_another_formula_of_a_layer_has_no_bound():
     for model in (residual, zero, Louder(4, 3), quiet, Two(Louder)):
         proof = certify(model.eval(), data, against=Deletions(1))
         assert proof.how == "none" and "residual" in proof.reason
+
+
+@pytest.mark.parametrize("on", ["propagate", "message", "aggregate", "edge_update"])
+def test_a_hook_inside_a_layer_has_no_bound(on):
+    torch.manual_seed(0)
+    conv, data = GATConv(4, 3).eval(), graph()
+    handle = getattr(conv, f"register_{on}_forward_hook")(lambda layer, inputs, out: None)
+    proof = certify(conv, data, against=Deletions(1))
+    assert proof.how == "none" and "hook" in proof.reason
+    handle.remove()
+    assert certify(conv, data, against=Deletions(1)).how == "exact"
+
+
+class Floored(nn.Module):
+    """Its last layer gives no neighbour less than a floor of the weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.floor = GATConv(4, 8, heads=2), GATConv(16, 3), 0.0
+
+    def forward(self, x, edge_index):
+        h = functional.elu(self.one(x, edge_index))
+        out, (edges, alpha) = self.two(h, edge_index, return_attention_weights=True)
+        return out.index_add(0, edges[1], (self.floor - alpha).relu() * self.two.lin(h)[edges[0]])
+
+
+@torch.no_grad()
+def test_the_rounding_of_large_features_hides_no_other_change():
+    torch.manual_seed(1)
+    data = Data(x=1 + 0.1 * torch.randn(60, 4), edge_index=erdos_renyi_graph(60, 0.06))
+    model = Floored().eval()
+    parse_chain(model, data)
+    hidden = functional.elu(model.one(data.x, data.edge_index))
+    model.floor = float(model.two(hidden, data.edge_index, return_attention_weights=True)[1][1].min())
+    assert torch.equal(model(data.x, data.edge_index), model.two(hidden, data.edge_index))  # here it changes nothing
+    with pytest.raises(NoBoundError, match="does more"):
+        parse_chain(model, data)
 
 
 def test_nodes_without_links_are_computed_as_the_layer_does():

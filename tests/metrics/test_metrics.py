@@ -140,6 +140,16 @@ def test_entropy_and_nonuniformity_are_the_loops_over_nodes(attention):
     assert mean_entropy(attention) == pytest.approx(np.mean(spread) if spread else np.nan, abs=1e-6, nan_ok=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_over_many_nodes_of_half_precision_are_those_of_double(dtype):
+    target = torch.arange(3000).repeat_interleave(4)
+    weight = torch.rand(len(target), 1, generator=torch.Generator().manual_seed(0))
+    weight = (weight / weight.view(-1, 4).sum(1).repeat_interleave(4)[:, None]).to(dtype)
+    attention = Attention(weight, torch.stack([torch.arange(len(target)), target]), 3000)
+    for mean in (mean_entropy, mean_nonuniformity):
+        assert mean(attention) == mean(attention.double())
+
+
 def test_the_entropy_of_pushed_weights_is_a_share_and_skips_no_node():
     read, clean = answers(trained(), community())
     gain = GAINS["kl"](clean)

@@ -61,7 +61,7 @@ def certify(
     | against | model | how it is known |
     | --- | --- | --- |
     | `Links` | `Voted(model)`, any model | vote |
-    | `Deletions` | one or two layers of GATConv or GATv2Conv; or `Voted` | exact for one layer, else bound; or vote |
+    | `Deletions` | one or two layers of GATConv or GATv2Conv; or `Voted` | exact, bound or vote |
     | `Injection` | two layers of GATConv | bound |
     | `Features` | one or two layers of GATConv or GATv2Conv | bound |
     | `AttentionBall` | any with attention | class: bound; explanation: exact |

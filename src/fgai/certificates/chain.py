@@ -3,7 +3,7 @@
 A model is recognised by its calls and its output. The features must be the input of the first layer, and the activation
 must map its output to the input of the second. Both layers are computed again from their matrices
 (`fgai.certificates.layers`). If the logits agree up to rounding and a number that all classes share, on the graph and
-on one with other features and fewer links, the model is such a chain. Otherwise `NoBoundError` describes what is not
+on two with other features and fewer links, the model is such a chain. Otherwise `NoBoundError` describes what is not
 supported.
 """
 
@@ -123,17 +123,19 @@ def parse_chain(model: nn.Module, data: Data, call: Call | None = None) -> Chain
     with recorded_calls(model) as calls:
         logits = class_logits(model, data, call)
     _check_supported(calls, logits, data)
-    changed = _changed(data)
-    with recorded_calls(model) as again:
-        try:
-            others = class_logits(model, changed, call)
-        except FGAIError as error:
-            raise NoBoundError(f"{type(model).__name__} fails on a graph with other features ({error})") from error
-    act = _activation(calls, again)
-    if act is not None and _takes_features(calls, data) and _takes_features(again, changed):
-        chain, other = _computed(calls, act, data, logits), _computed(again, act, changed, others)
-        if chain is not None and other is not None:
-            return chain
+    runs = [(data, calls, logits)]
+    for far in (False, True):
+        changed = _changed(data, far=far)
+        with recorded_calls(model) as again:
+            try:
+                runs.append((changed, again, class_logits(model, changed, call)))
+            except FGAIError as error:
+                raise NoBoundError(f"{type(model).__name__} fails on a graph with other features ({error})") from error
+    act = _activation([calls for _, calls, _ in runs])
+    if act is not None and all(_takes_features(calls, graph) for graph, calls, _ in runs):
+        chains = [_computed(calls, act, graph, logits) for graph, calls, logits in runs]
+        if chains[0] is not None and None not in chains:
+            return chains[0]
     raise NoBoundError(
         f"{type(model).__name__} does more than two attention layers with a monotone activation between them (it "
         "changes its features first, or has a norm, a residual or other layers); no bound is known for such models"
@@ -186,10 +188,10 @@ def run_layers(parts: list[Layer], act: Activation, x: Tensor, links: Tensor) ->
     return Chain(early[0] if early else None, last, act, x, links[0], links[1], normal, pre, hidden, logits)
 
 
-def _changed(data: Data) -> Data:
+def _changed(data: Data, *, far: bool) -> Data:
     """Return the graph with two thirds of its links, or some 100,000 of them, and with random features.
 
-    Some rows are empty, some entries far away.
+    Some rows are empty. With `far`, some entries are far away; they also raise what is taken for rounding.
     """
     links, x = require(data, "edge_index"), require(data, "x").detach()
     x = x.coalesce() if x.is_sparse else x
@@ -198,11 +200,11 @@ def _changed(data: Data) -> Data:
     size, most = float(to_double(values).square().mean().sqrt()) or 1.0, float(values.abs().max()) or 1.0
     features = size * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values.device)
     features[row % 5 == 0] = 0.0
-    if x.is_sparse:  # the same entries are stored, so that wide features stay small; the first of a row is far away
+    if far and x.is_sparse:  # the first entry of a row: the same are stored, so that wide features stay small
         first = torch.ones_like(row, dtype=torch.bool)
         first[1:] = row[1:] != row[:-1]
         features[(row % 5 == 1) & first] = FAR * most
-    else:
+    elif far:
         features[row % 5 == 1, 0] = FAR * most
     features = features.to(values if values.is_floating_point() else features)
     number = torch.arange(links.size(1), device=links.device)
@@ -221,14 +223,14 @@ def _takes_features(calls: list[LayerCall], graph: Data) -> bool:
     return torch.equal(given, x.to(given))
 
 
-def _activation(calls: list[LayerCall], again: list[LayerCall]) -> Activation | None:
+def _activation(runs: list[list[LayerCall]]) -> Activation | None:
     """Return the activation between two layers, or None if there is another function or other layers were called."""
-    if [call.layer for call in calls] != [call.layer for call in again]:
+    if any([call.layer for call in calls] != [call.layer for call in runs[0]] for calls in runs):
         return None
-    if len(calls) == 1:
+    if len(runs[0]) == 1:
         return identity
-    act = match_activation(*((first.out, last.x) for first, last in (calls, again)))
-    negative = act is not None and any(bool((first.out < 0).any()) for first, _ in (calls, again))
+    act = match_activation(*((first.out, last.x) for first, last in runs))
+    negative = act is not None and any(bool((first.out < 0).any()) for first, _ in runs)
     return act if negative else None  # most are the same on what is not negative
 
 
@@ -269,8 +271,8 @@ def _check_supported(calls: list[LayerCall], logits: Tensor, data: Data) -> None
         raise NoBoundError("a layer has edge features, or separate sources and targets; no bound is known")
     if not all(call.is_plain for call in calls):
         raise NoBoundError(
-            "a layer has a residual connection, or is of a class that overrides a method of PyG's layer; no bound is "
-            "known"
+            "a layer has a residual connection or a hook inside, or is of a class that overrides a method of PyG's "
+            "layer; no bound is known"
         )
     if any(part.dtype in HALF for part in (require(data, "x"), logits, *(call.out for call in calls))):
         raise NoBoundError(

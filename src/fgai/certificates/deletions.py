@@ -10,10 +10,10 @@ their terms from S. In one layer no other term changes, so S is smallest without
 In two layers the state h_v of the node changes as well, because its first layer loses Q too. The states of the other
 neighbours do not change, because their own links do not. With weights w, values z and output o of the first layer
 
-    o' = o + sum_Q w_j (o - z_j) / (1 - w_Q),  w_Q = sum_Q w_j
+    o' = o + sum_Q w_j (o - z_j) / w_R,  w_R the sum of the weights that remain
 
-so each channel changes by at most the sum of the q largest positive (or negative) terms over 1 - (the q largest
-weights), and stays in the range of the values. This box bounds each score s_j and the term of the self-loop, and S by
+so each channel changes by at most the sum of the q largest positive (or negative) terms over w_R without the q largest
+weights, and stays in the range of the values. This box bounds each score s_j and the term of the self-loop, and S by
 the worst case of each term. In GAT, s_j = leaky(p_j + D), and h_v affects D only. The range of D is split into cells,
 and S may be divided by exp(kappa D) for any kappa, which cancels common factors: kappa = 1 and kappa = slope are tried.
 
@@ -29,10 +29,11 @@ from torch import Tensor
 
 from fgai.certificates.chain import Chain, segment_max
 from fgai.certificates.layers import Layer
-from fgai.certificates.rounding import Slack
+from fgai.certificates.rounding import Slack, error_of_sum
 from fgai.graph import degree, segment_sum
 
 CELLS = 8
+TINY = 1e-300  # keeps a quotient finite
 PART = 2**16  # edges at once: each has 64 numbers and more
 
 
@@ -99,6 +100,24 @@ def span(form: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return tuple(torch.tensordot(a, plus, 1) + torch.tensordot(b, minus, 1) for a, b in (least, most))  # pyright: ignore
 
 
+def most_negative(harm: Tensor, index: Tensor, num: int, count: int) -> Tensor:
+    """Return the `count` most negative entries of each segment and column, fewer if fewer are negative; [E, C] -> bool.
+
+    >>> most_negative(torch.tensor([[-1.0], [-3.0], [2.0], [-2.0]]), torch.tensor([0, 0, 0, 1]), 2, 1).flatten()
+    tensor([False,  True, False,  True])
+    """
+    chosen = torch.zeros_like(harm, dtype=torch.bool)
+    number = torch.arange(len(harm), device=harm.device)[:, None].expand_as(harm)
+    for _ in range(count):
+        left = torch.where(chosen, 0.0, harm)
+        worst = -segment_max(-left, index, num)
+        row = torch.where((left == worst[index]) & (left < 0), number, len(harm))
+        first = torch.full_like(worst, len(harm), dtype=torch.long)
+        first = first.scatter_reduce(0, index[:, None].expand_as(row), row, "amin")
+        chosen |= number == first[index]
+    return chosen
+
+
 def sum_most_negative(harm: Tensor, index: Tensor, num: int, count: int) -> Tensor:
     """Return the sum of the `count` most negative entries of each segment and column; [E, C] -> [num, C].
 
@@ -106,18 +125,9 @@ def sum_most_negative(harm: Tensor, index: Tensor, num: int, count: int) -> Tens
     tensor([[-4.],
             [-2.]])
     """
-    left, total = harm.clamp(max=0), harm.new_zeros(num, harm.size(1))
-    number = torch.arange(len(harm), device=harm.device)[:, None].expand_as(harm)
-    for remaining in reversed(range(count)):
-        worst = -segment_max(-left, index, num).clamp(min=0)
-        total = total + worst
-        if not remaining:
-            break
-        row = torch.where(left == worst[index], number, len(harm))
-        first = torch.full_like(worst, len(harm), dtype=torch.long)
-        first = first.scatter_reduce(0, index[:, None].expand_as(row), row, "amin")
-        left = torch.where(number == first[index], 0.0, left)
-    return total
+    early = most_negative(harm, index, num, count - 1)
+    last = -segment_max(torch.where(early, 0.0, -harm), index, num)  # its place is not needed
+    return segment_sum(torch.where(early, harm, 0.0), index, num) + last.clamp(max=0)
 
 
 def _states(chain: Chain, links: int) -> tuple[Tensor, Tensor]:
@@ -125,21 +135,29 @@ def _states(chain: Chain, links: int) -> tuple[Tensor, Tensor]:
     if chain.first is None:
         return chain.hidden, chain.hidden
     layer, nodes, source, target = chain.first, chain.nodes, chain.source, chain.target
-    value = layer.values(chain.x)
-    weight = (layer.scores(chain.x, source, target) - chain.normal[target]).exp()  # [E, H]
-    gone = -sum_most_negative(-weight, target, nodes, links)
-    rest = (1 - gone).clamp(min=1e-12).repeat_interleave(value.size(2), 1)
-    pull = (weight.unsqueeze(2) * (chain.pre[target] - value[source])).flatten(1)
-    pre, value = chain.pre.flatten(1), value.flatten(1)
-    up, down = (
-        -sum_most_negative(-pull, target, nodes, links) / rest,
-        sum_most_negative(pull, target, nodes, links) / rest,
+    each = torch.arange(nodes, device=source.device)
+    value, score = layer.values(chain.x), layer.scores(chain.x, source, target)
+    own = layer.scores(chain.x, each, each) if layer.loops else torch.full_like(value[..., 0], -torch.inf)
+    top = torch.maximum(segment_max(score, target, nodes), own)
+    mass, own = (score - top[target]).exp(), (own - top).exp()  # [E, H] and [N, H]
+    gone = most_negative(-mass, target, nodes, links)
+    rest = own + segment_sum(torch.where(gone, 0.0, mass), target, nodes)  # 1 - w_Q would cancel
+    mass, own, total, rest = (
+        part.repeat_interleave(value.size(2), 1) for part in (mass, own, own + segment_sum(mass, target, nodes), rest)
     )
+    value = value.flatten(1)
+    pre = (segment_sum(mass * value[source], target, nodes) + own * value) / total.clamp(min=TINY)
+    pull = mass * (pre[target] - value[source])
     most, least = (segment_max(sign * value[source], target, nodes) for sign in (1, -1))
     if layer.loops:
         most, least = torch.maximum(most, value), torch.maximum(least, -value)
+    size = torch.maximum(most.abs(), least.abs())
+    error = 2 * error_of_sum(degree(target, nodes)[:, None], total * size)
+    up, down = (
+        (error - sum_most_negative(sign * pull, target, nodes, links)) / rest.clamp(min=TINY) for sign in (-1, 1)
+    )
     high = torch.minimum(pre + up, torch.maximum(most, pre))
-    low = torch.maximum(pre + down, torch.minimum(-least, pre))
+    low = torch.maximum(pre - down, torch.minimum(-least, pre))
     return chain.act(low), chain.act(high)
 
 
@@ -189,9 +207,12 @@ def _margin(chain: Chain, at: Exponents, edge_y: Tensor, own_y: Tensor, links: i
     top = segment_max(at.high, target, nodes)
     top = torch.maximum(top, at.own_high) if chain.last.loops else top
     term = least_term(at.low - top[target], at.high - top[target], edge_y)
-    total = segment_sum(term, target, nodes) + sum_most_negative(-term, target, nodes, links)
+    term = torch.where(most_negative(-term, target, nodes, links), 0.0, term)  # the sum of all less the worst cancels
+    total, size = segment_sum(term, target, nodes), segment_sum(term.abs(), target, nodes)
     if chain.last.loops:
-        total = total + least_term(at.own_low - top, at.own_high - top, own_y)
+        own = least_term(at.own_low - top, at.own_high - top, own_y)
+        total, size = total + own, size + own.abs()
+    total = total - error_of_sum(degree(target, nodes)[:, None], size)
     return total.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
 
 

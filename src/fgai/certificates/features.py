@@ -17,6 +17,7 @@ from torch import Tensor
 from fgai.certificates.chain import Chain, segment_max
 from fgai.certificates.deletions import CELLS, least_term, least_values, span
 from fgai.certificates.layers import Layer
+from fgai.certificates.rounding import error_of_sum
 from fgai.graph import degree, segment_sum
 
 STEPS = 40  # of the bisection; its upper end is used, which is a valid bound
@@ -103,7 +104,9 @@ def _cells(
 def _margin(chain: Chain, low: Tensor, high: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """Return the least S over all classes, up to a positive factor; [N]."""
     top = segment_max(high, target, chain.nodes)[target]
-    total = segment_sum(least_term(low - top, high - top, y), target, chain.nodes)
+    term = least_term(low - top, high - top, y)
+    total, size = (segment_sum(part, target, chain.nodes) for part in (term, term.abs()))
+    total = total - error_of_sum(degree(target, chain.nodes)[:, None], size)
     return total.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
 
 

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from fgai.certificates.chain import Chain, NoBoundError, segment_max
-from fgai.certificates.deletions import edge_values, least_term, least_values, span, sum_most_negative
-from fgai.certificates.layers import Layer
+from fgai.certificates.deletions import edge_values, least_term, least_values, most_negative, span
+from fgai.certificates.layers import Layer, identity
 from fgai.certificates.perturbation_sets import Injection
-from fgai.certificates.rounding import Slack
+from fgai.certificates.rounding import Slack, error_of_sum
 from fgai.graph import degree, segment_sum
 from fgai.topk import effective_k
 
@@ -217,16 +217,16 @@ def _margin(
     edge_y = bounds.slack.below(edge_values(chain, chain.prediction))
     term = least_term(edge[0] - top[target], edge[1] - top[target], edge_y)
     own_term = least_term(mine[0] - top, mine[1] - top, own_y)
-    total = segment_sum(term, target, nodes) + own_term
     if injection.neighbours:
         touched = ends(torch.minimum(own[0][source], p), torch.maximum(own[1][source], p), target)
         y = bounds.slack.below(least_values(last, chain.prediction[target], states[0][source], states[1][source]))
         worst = least_term(touched[0] - top[target], touched[1] - top[target], torch.minimum(y, edge_y))
-        total = total + sum_most_negative(worst - term, target, nodes, injection.neighbours)
+        chosen = most_negative(worst - term, target, nodes, injection.neighbours)
+        term = torch.where(chosen, worst, term)
     # exp(leaky(p + D) - kappa D) decreases in D for kappa = 1 and increases for kappa = slope
-    total = total + injection.nodes * bounds.term(
-        last, cell[0] if kappa == 1.0 else cell[1], kappa, chain.prediction, top
-    )
+    new = injection.nodes * bounds.term(last, cell[0] if kappa == 1.0 else cell[1], kappa, chain.prediction, top)
+    total, size = (segment_sum(f(term), target, nodes) + f(own_term) + f(new) for f in (identity, torch.abs))
+    total = total - error_of_sum(degree(target, nodes)[:, None], size)
     return total.scatter(1, chain.prediction[:, None], torch.inf).amin(1)
 
 

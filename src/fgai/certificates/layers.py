@@ -7,6 +7,7 @@ GATv2   s_ij = att . leaky(L x_j + l + R x_i + r),        V = L, v = l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from fgai.devices import to_double
 
 Activation = Callable[[Tensor], Tensor]
 PARAMETERS = ("x", "edge_index", "edge_attr", "size")  # of `forward`
+HOOKS = re.compile(r"_(propagate|message|aggregate|message_and_aggregate|edge_update)_forward(_pre)?_hooks")  # of PyG
 METHODS = ("forward", "message", "aggregate", "update", "edge_update")  # a layer that overrides one has other formulas
 
 
@@ -141,7 +143,7 @@ class LayerCall:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the formulas hold: no residual, no edge features, no overridden method. Ask outside of a tap."""
+        """Whether the formulas hold: no residual, edge features, overridden method or hook. Ask outside of a tap."""
         base: Any = next((kind for kind in (GATConv, GATv2Conv) if isinstance(self.layer, kind)), None)
         return (
             base is not None
@@ -149,6 +151,7 @@ class LayerCall:
             and not any(self.inputs.get(name) is not None for name in ("edge_attr", "size"))
             and all(getattr(type(self.layer), method) is getattr(base, method) for method in METHODS)
             and not any(method in vars(self.layer) for method in METHODS)
+            and not any(hooks for name, hooks in vars(self.layer).items() if HOOKS.fullmatch(name))
             and getattr(self.layer, "lin", self.layer) is not None  # GATConv with separate sources and targets has none
         )
 
@@ -159,6 +162,7 @@ def recorded_calls(model: nn.Module) -> Iterator[list[LayerCall]]:
     calls: list[LayerCall] = []
 
     def record(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        out = out[0] if isinstance(out, tuple) else out  # with `return_attention_weights`
         calls.append(LayerCall(layer, dict(zip(PARAMETERS, args, strict=False)) | kwargs, out))
 
     kinds = (GATConv, GATv2Conv, TransformerConv)

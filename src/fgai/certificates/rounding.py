@@ -41,6 +41,15 @@ def precisions(model: nn.Module, x: Tensor) -> set[torch.dtype]:
     return {tensor.dtype for tensor in tensors if tensor.is_floating_point()} | autocast
 
 
+def error_of_sum(number: Tensor, size: Tensor) -> Tensor:
+    """Return what rounding may change in float64 sums of `number` terms, whose absolute values add up to `size`.
+
+    >>> bool(0.1 + 0.2 - 0.3 <= error_of_sum(torch.tensor(3), torch.tensor(0.6)))
+    True
+    """
+    return torch.finfo(torch.float64).eps * (UNITS + number) * size
+
+
 @dataclass(frozen=True)
 class Slack:
     """What rounding may change: an amount of each value of the last layer, and a share of each weight."""

@@ -109,7 +109,7 @@ def mean_nonuniformity(explanation: Attention, nodes: int | None = None) -> floa
     Returns:
         The mean over nodes.
     """
-    return float(nonuniformity(explanation.mean_heads())[:nodes].mean())
+    return float(nonuniformity(explanation.double().mean_heads())[:nodes].mean())
 
 
 def mean_entropy(explanation: Attention, nodes: int | None = None) -> float:
@@ -122,7 +122,7 @@ def mean_entropy(explanation: Attention, nodes: int | None = None) -> float:
     Returns:
         The mean over nodes with at least two neighbours.
     """
-    return float(entropy(explanation.mean_heads())[:nodes].nanmean())
+    return float(entropy(explanation.double().mean_heads())[:nodes].nanmean())
 
 
 def as_attention(explanation: Explanation) -> Attention:
