@@ -91,6 +91,14 @@ def test_stable_names_the_attack_and_what_failed(figures, value, named, silent):
     assert "node injection" in grade.sentence
 
 
+def test_a_number_exactly_at_its_threshold_holds():
+    for low in range(981):  # of 1,000 test nodes, 20 are lost
+        assert grade_stable("a", 0.9, (low + 20) / 1000 - low / 1000, 0.05).value == "yes"
+    assert grade_stable("a", 0.9, 0.0201, 0.05).value == "no"
+    yes = Grade("yes", "Y.")
+    assert sum_up(yes, Grade("supported", "S."), yes, {"model": 0.35, "largest_class": 0.3}).answer == "yes"
+
+
 def test_one_line_sums_up():
     yes, no, unknown = Grade("yes", "Y."), Grade("no", "N."), Grade("unknown", "U.")
     supported, contradicted = Grade("supported", "S."), Grade("contradicted", "C.")

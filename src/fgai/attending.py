@@ -31,6 +31,11 @@ SOFTMAXES = (softmax, segmented_softmax)  # PyG's, and the one that accelerated 
 NO_WEIGHTS = (DenseGATConv, DNAConv, EdgePooling, FAConv, LPAttLayer, SAGPooling)
 SETTINGS = {HypergraphConv: "use_attention", JumpingKnowledge: "att", SelectTopK: "min_score"}
 LIBRARIES = ("torch", "torch_geometric", "fgai")
+INNER_HOOKS = [
+    f"_{step}_forward_{kind}"
+    for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+    for kind in ("pre_hooks", "hooks")
+]
 WITHOUT_SOFTMAX = "torch_geometric.nn.attention"  # linear attention: it never computes the weight of a pair
 
 
@@ -81,6 +86,18 @@ def attention_flows(model: nn.Module) -> dict[str, str]:
     {'': 'source_to_target'}
     """
     return {name: layer.flow for name, layer in attention_layers(model).items() if isinstance(layer, MessagePassing)}
+
+
+def has_inner_hooks(layer: nn.Module) -> bool:
+    """Return whether a step inside a message-passing layer has a hook, which may change what the layer computes.
+
+    >>> from torch_geometric.nn import GATConv
+    >>> conv = GATConv(3, 2)
+    >>> handle = conv.register_message_forward_hook(lambda layer, inputs, out: 2 * out)
+    >>> has_inner_hooks(conv), has_inner_hooks(GATConv(3, 2))
+    (True, False)
+    """
+    return any(getattr(layer, name, None) for name in INNER_HOOKS)
 
 
 def is_multihead(module: nn.Module) -> bool:

@@ -22,6 +22,7 @@ MIN_NODES = 20  # paired differences: below it, a bootstrap does not estimate th
 MIN_OVERLAP = 0.9  # V_k under attack: one of the top ten neighbours may change
 MAX_LOSS = 0.02  # loss of F1 under attack: about the difference between two seeds
 MAX_SHIFT = 0.05  # g-TVD under attack: 1 in 20 predictions
+TIE = 1e-9  # a difference of two shares that is exactly at a threshold may be off by rounding
 MIN_LEAD = 0.05  # F1 above that of the largest class: below it, there is nothing to explain
 
 Answer = Literal["yes", "no", "not shown"]
@@ -149,9 +150,13 @@ def grade_stable(attack: str, overlap: float, loss: float, shift: float, *, doub
     'Under node injection it is not stable: the predicted probabilities change by 0.200 (at most 0.05).'
     """
     tests = [
-        (overlap >= MIN_OVERLAP, overlap, f"{overlap:.0%} of the top neighbours survive (at least {MIN_OVERLAP:.0%})"),
-        (loss <= MAX_LOSS, loss, f"F1 falls by {loss:.3f} (at most {MAX_LOSS})"),
-        (shift <= MAX_SHIFT, shift, f"the predicted probabilities change by {shift:.3f} (at most {MAX_SHIFT})"),
+        (
+            overlap >= MIN_OVERLAP - TIE,
+            overlap,
+            f"{overlap:.0%} of the top neighbours survive (at least {MIN_OVERLAP:.0%})",
+        ),
+        (loss <= MAX_LOSS + TIE, loss, f"F1 falls by {loss:.3f} (at most {MAX_LOSS})"),
+        (shift <= MAX_SHIFT + TIE, shift, f"the predicted probabilities change by {shift:.3f} (at most {MAX_SHIFT})"),
     ]
     unknown = f"Whether it is stable under {attack} is unknown"
     if failed := _grade(tests, f"Under {attack} it is not stable", unknown):
@@ -220,7 +225,7 @@ def sum_up(used: Grade, faithful: Grade, stable: Grade, f1: Mapping[str, float])
     >>> sum_up(good, Grade("unknown", "Not enough evidence."), good, {"model": 0.9, "largest_class": 0.3}).line
     'Can it be trusted? Not shown. Not enough evidence.'
     """
-    if not f1["model"] > f1["largest_class"] + MIN_LEAD:
+    if not f1["model"] - f1["largest_class"] >= MIN_LEAD - TIE:
         line = (
             f"Can it be trusted? Not shown. The model is too weak to be graded: F1 {f1['model']:.3f}, and predicting "
             f"the largest class gives {f1['largest_class']:.3f}."

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,6 +94,8 @@ def import_from_cwd(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise DataError(f"{module}: {error}; give an installed module, or one in this folder") from error
+    except (Exception, SystemExit) as error:
+        raise DataError(raised(module, error)) from error
     finally:
         sys.path.pop(0)
 
@@ -109,8 +112,17 @@ def import_file(path: Path) -> Any:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise DataError(
-            f"{path} raises {type(error).__name__}: {error}; mend it, and run it with Python first"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise DataError(f"{raised(path, error)}; mend it, and run it with Python first") from error
     return module
+
+
+def raised(what: object, error: BaseException) -> str:
+    """Return what a user's code raised, and where.
+
+    >>> raised("mine:build", ValueError("no such layer"))
+    'mine:build raised ValueError: no such layer'
+    """
+    lines = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+    return f"{what} raised {type(error).__name__}: {error}{place}"

@@ -159,6 +159,15 @@ def test_rounding_hides_in_no_value_that_features_or_injections_change():
 
 
 @torch.no_grad()
+def test_the_curve_of_a_huge_budget_has_few_rows():
+    torch.manual_seed(0)
+    clique = torch.tensor([pair for pair in product(range(6), repeat=2) if pair[0] != pair[1]]).t()
+    proof = certify(GATConv(4, 3).eval(), Data(x=torch.ones(6, 4), edge_index=clique), against=Deletions(10**11))
+    assert proof.budget.tolist() == [10**11] * 6 and json.loads(proof.json())["curve"][-1]["budget"] == 10**11
+    with pytest.raises(SettingError, match="at most"):
+        Deletions(10**20)
+
+
 def test_more_deletions_than_there_are_links_cost_nothing_more():
     torch.manual_seed(1)
     for loops in (True, False):

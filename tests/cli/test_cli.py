@@ -362,6 +362,29 @@ def test_cells_that_are_not_there_are_said_in_words(run, tmp_path, asked, answer
     assert done.exit_code == 2 and answer in done.stderr
 
 
+def test_options_that_would_change_nothing_are_refused(run, model, tmp_path):
+    np.save(tmp_path / "e.npy", np.array([[0, 1], [1, 0]]))
+    out = ("--out", tmp_path / "graph")
+    for words, named in (
+        (("audit", model, "--set", "seed=9"), "--seeds"),
+        (("train", "--data", "synthetic", *out, "--set", "seed=4", "--seed", "2"), "--seed"),
+        (("train", "--data", "synthetic", *out, "--set", "epochs=3", "--epochs", "5"), "--epochs 5"),
+        (("report", model, "--weights", tmp_path / "w.safetensors"), "--weights"),
+        (("certify", model, "--against", "attention:0.001", "--fixed", "pe"), "--fixed"),
+        (("convert", tmp_path / "e.npy", *out, "--node-table", "n.csv", "--split", "4"), "--node-table, --split"),
+        (("convert", "synthetic", *out, "--ends", "a,b", "--nodes", "7"), "--ends, --nodes"),
+        (("table", "table2", tmp_path / "nofolder"), "nofolder"),
+    ):
+        done = run(*words)
+        assert done.exit_code == 2 and done.stderr.startswith("fgai: ") and named in done.stderr, (words, done.stderr)
+
+
+def test_a_huge_budget_is_certified_in_few_rows(run, model, tmp_path):
+    proof = run("certify", model, "--against", "links:999999999999", "--groups", "3", "--json")
+    assert len(json.loads(proof.stdout)["curve"]) < 200
+    assert "at most" in run("certify", model, "--against", f"links:{10**20}", "--groups", "3").stderr
+
+
 def test_an_edge_list_is_converted(run, tmp_path):
     (tmp_path / "edges.txt").write_text("0 1\n1 2\n")
     np.save(tmp_path / "x.npy", np.eye(3))

@@ -46,6 +46,29 @@ def _plain(folder, tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def build(: pass",
+        "raise ValueError('bad module')",
+        "import sys\nsys.exit(0)",
+        "import sys\ndef build():\n    sys.exit(0)",
+    ],
+)
+def test_a_module_that_ends_the_program_does_not_pass_the_gate(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ends_early.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "ends_early", raising=False)
+    done = CliRunner().invoke(app, ["audit", "--model", "ends_early:build", "--require", "used", "--out", "gate.html"])
+    assert done.exit_code == 2 and done.stderr.startswith("fgai: ends_early")
+    assert "ends_early.py, line" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_an_empty_gate_is_refused():
+    done = CliRunner().invoke(app, ["audit", "nofolder", "--require", ""])
+    assert done.exit_code == 2 and "used" in done.stderr
+
+
 STEPS = [step["run"] for step in WORKFLOW["jobs"]["audit"]["steps"] if "run" in step]
 
 

@@ -151,9 +151,14 @@ def test_a_hub_is_cut_to_what_can_be_looked_at():
     assert view.unseen == hub - MAX_NEIGHBOURS
 
 
-def test_a_watched_node_must_be_there():
+def test_a_watched_node_must_be_there(tmp_path):
     with pytest.raises(fgai.FGAIError, match="0 to 149"):
         audit(trained(), community(), ATTACK, seeds=1, show_nodes=(150,))
+    with pytest.raises(SettingError, match="whole numbers"):
+        audit(trained(), community(), ATTACK, seeds=1, show_nodes=[1.0])
+    shown = audit(trained(), community(), ATTACK, seeds=1, show_nodes=torch.tensor([5]))
+    shown.save(tmp_path / "shown.json")
+    assert 5 in [view.node for view in type(shown).load(tmp_path / "shown.json").views]
 
 
 def test_one_node_alone_has_a_page():

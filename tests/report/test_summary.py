@@ -7,6 +7,7 @@ import pytest
 from fgai import report
 from fgai.adversaries import PRBCD, EdgeRewiring, FeatureBall, NodeInjection, as_threat, describe
 from fgai.auditing import Comparison, Estimate
+from fgai.errors import SettingError
 from fgai.grades import Grade, sum_up
 from fgai.metrics import METRICS
 from fgai.report.content import change
@@ -88,6 +89,22 @@ def test_a_weak_model_has_no_losses_and_no_grades():
     assert shown["headline"] == f"{weak.model} is too weak to be graded: its F1 is 0.200"
     assert [light["value"] for light in shown["cards"][0]["lights"]] == ["not graded"] * 3
     assert "Train it longer" in shown["next"][0]["text"]
+
+
+def test_models_of_different_graphs_or_explanations_share_no_page():
+    first = audited(0.9, [0.5], [0.5])
+    for other in ({"graph": {**first.graph, "nodes": 7}}, {"explanation": "tree"}):
+        with pytest.raises(SettingError, match="other: another graph or explanation than first"):
+            report.content(Comparison({"first": first, "other": replace(first, **other)}))
+
+
+def test_the_page_tells_the_attack_on_each_model():
+    both = {"a": audited(0.9, [0.5], [0.5]), "b": audited(0.9, [0.5], [0.5], NodeInjection(5, 7))}
+    shown = report.content(Comparison(both))
+    assert "a: A graph" in shown["setting"] and "(20 fake nodes)" in shown["setting"]
+    assert "b: A graph" in shown["setting"] and "(5 fake nodes)" in shown["setting"]
+    adversaries = [text for term, text in shown["provenance"] if term == "adversary"]
+    assert len(adversaries) == 2 and "edges=7" in adversaries[1] and adversaries[1].endswith("(b)")
 
 
 def test_long_names_are_cut_and_stay_different():

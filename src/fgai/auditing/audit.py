@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,6 +37,7 @@ from fgai.trial import Trial, attacked_trial, clean_trial, deletion_slope
 from fgai.typed import is_typed
 from fgai.versions import versions
 
+MAX_SEEDS = 10_000
 NAME_LENGTH = 200  # characters of a name in a report
 MAX_SHIFTS = 100  # nodes in `AuditReport.moved`
 CERTIFIED = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1)  # radii of the certified shares
@@ -93,11 +95,13 @@ def audit(
     >>> report.explanation, report.grades.answer  # an untrained model is too weak for grades
     ('tree', 'not shown')
     """
-    check_whole(1, seeds=seeds, sample=sample)
+    check_whole(1, MAX_SEEDS, seeds=seeds)
+    check_whole(1, sample=sample)
     refuse_sampled(data)
     if isinstance(model, Voted):
         raise SettingError("votes have no attention of their own; audit voted.model, and certify the votes")
     data, call = along_messages(model, one_graph(data), call, explanation)
+    show_nodes = _whole_numbers(show_nodes)
     if unknown := [node for node in show_nodes if not 0 <= node < int(data.num_nodes or 0)]:
         raise SettingError(f"show_nodes has {unknown}, and the graph has the nodes 0 to {int(data.num_nodes or 0) - 1}")
     _check_names(data)
@@ -215,6 +219,14 @@ def _curves(clean: Trial, trials: list[Trial]) -> Curves:
         return {first: tuple(np.mean([t.curves[first] for t in of], axis=0).tolist()) for first in clean.curves}
 
     return Curves(SHARES, mean([clean]), mean(trials))
+
+
+def _whole_numbers(nodes: Sequence[int]) -> list[int]:
+    """Return ids of nodes as integers of Python, also of an array or a tensor."""
+    try:
+        return [operator.index(node) for node in nodes]
+    except TypeError as error:
+        raise SettingError(f"show_nodes={nodes!r}; give the ids of nodes, whole numbers") from error
 
 
 def _select_views(

@@ -29,6 +29,7 @@ from fgai.errors import SettingError
 from fgai.graph import degree, without_edges
 from fgai.items import refuse_graphs
 from fgai.model_checks import refuse_unused_links, repeated_reading
+from fgai.progress import progress
 from fgai.reading import Reading, open_reader, read
 from fgai.settings import check_whole
 from fgai.typed import is_typed
@@ -143,11 +144,14 @@ def _largest_budget(chain: Chain, most: int, certified: Callable[[int], Tensor],
     Sizes above `enough` change nothing more: they are not tried.
     """
     remaining, budget = torch.ones_like(chain.prediction, dtype=torch.bool), torch.zeros_like(chain.prediction)
-    for size in range(1, 1 + (most if enough is None else min(most, enough))):
-        if not bool(remaining.any()):
-            return budget
-        remaining = remaining & certified(size)
-        budget += remaining.long()
+    sizes = most if enough is None else min(most, enough)
+    with progress("certify", sizes) as advance:
+        for size in range(1, 1 + sizes):
+            if not bool(remaining.any()):
+                return budget
+            remaining = remaining & certified(size)
+            budget += remaining.long()
+            advance(f"{float(remaining.double().mean()):.1%} of the items hold at {size}")
     return torch.where(remaining, most, budget)
 
 

@@ -114,7 +114,10 @@ def most_negative(harm: Tensor, index: Tensor, num: int, count: int) -> Tensor:
         row = torch.where((left == worst[index]) & (left < 0), number, len(harm))
         first = torch.full_like(worst, len(harm), dtype=torch.long)
         first = first.scatter_reduce(0, index[:, None].expand_as(row), row, "amin")
-        chosen |= number == first[index]
+        now = number == first[index]
+        if not bool(now.any()):
+            break
+        chosen |= now
     return chosen
 
 

@@ -7,7 +7,6 @@ GATv2   s_ij = att . leaky(L x_j + l + R x_i + r),        V = L, v = l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
+from fgai.attending import has_inner_hooks
 from fgai.devices import to_double
 
 Activation = Callable[[Tensor], Tensor]
 PARAMETERS = ("x", "edge_index", "edge_attr", "size")  # of `forward`
-HOOKS = re.compile(r"_(propagate|message|aggregate|message_and_aggregate|edge_update)_forward(_pre)?_hooks")  # of PyG
 METHODS = ("forward", "message", "aggregate", "update", "edge_update")  # a layer that overrides one has other formulas
 
 
@@ -151,7 +150,7 @@ class LayerCall:
             and not any(self.inputs.get(name) is not None for name in ("edge_attr", "size"))
             and all(getattr(type(self.layer), method) is getattr(base, method) for method in METHODS)
             and not any(method in vars(self.layer) for method in METHODS)
-            and not any(hooks for name, hooks in vars(self.layer).items() if HOOKS.fullmatch(name))
+            and not has_inner_hooks(self.layer)
             and getattr(self.layer, "lin", self.layer) is not None  # GATConv with separate sources and targets has none
         )
 

@@ -19,6 +19,7 @@ from fgai.adversaries import AttentionBall
 from fgai.errors import SettingError
 from fgai.settings import check_box, check_numbers, check_whole
 
+MAX_LINKS = 10**12
 MAX_NODES = 1_000  # injected nodes: each number up to theirs is tried
 
 
@@ -36,7 +37,7 @@ class Links:
     links: int = 1
 
     def __post_init__(self) -> None:
-        check_whole(0, links=self.links)
+        check_whole(0, MAX_LINKS, links=self.links)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Deletions:
     links: int = 1
 
     def __post_init__(self) -> None:
-        check_whole(1, links=self.links)
+        check_whole(1, MAX_LINKS, links=self.links)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from fgai.certificates.perturbation_sets import Features, PerturbationSet, phras
 from fgai.files import atomic_write, checked_suffix, jsonable
 
 How = Literal["exact", "bound", "vote", "none"]
+MOST_STEPS = 100  # of a curve with every whole number
 FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # of a radius, for the curve
 BASELINES = {  # what a certified share must be read with
     "accuracy": "accuracy of the certified classifier",
@@ -181,7 +182,10 @@ class Proof:
             return (self.against.radius,)
         if isinstance(self.against, AttentionBall):
             return [self.against.radius * factor for factor in FACTORS]
-        return range(1, 1 + max(1, int(self.budget.max()) if len(self.budget) else 0))
+        most = max(1, int(self.budget.max()) if len(self.budget) else 0)
+        if most <= MOST_STEPS:
+            return range(1, 1 + most)
+        return sorted({*_steps(self.against), *self.budget[self.budget > 0].unique().tolist()})  # where it falls
 
     def _right(self, prediction: Tensor | None) -> Tensor | None:
         """Return where a prediction is the label; None without labels."""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fgai.cli import audit, bench, certify, demo, joining, listing, starting, train
+from fgai.cli import audit, bench, certify, convert, demo, joining, listing, starting, train
 from fgai.cli.failures import errors_in_words
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ COMMANDS = {
     "ls": listing.ls,
     "train": train.train,
     "fit": train.fit,
-    "convert": train.convert,
+    "convert": convert.convert,
     "audit": audit.audit,
     "certify": certify.certify,
     "report": audit.write_report,

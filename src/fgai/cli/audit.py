@@ -65,7 +65,7 @@ def audit(
     modules: Import = None,
     device: Device = "",
     as_json: AsJson = False,
-    require: Require = "",
+    require: Require = None,
 ) -> None:
     """Attack a model, and report whether its attention can be trusted.
 
@@ -79,7 +79,7 @@ def audit(
     from fgai.devices import placed, resolve_device
     from fgai.grades import check_required, failures
 
-    required = [name.strip() for name in require.split(",")] if require else []
+    required = [] if require is None else [name.strip() for name in require.split(",")]
     if required:
         check_required(required)  # refuse before the attack
     if out is not None:
@@ -153,7 +153,7 @@ def write_report(
     from fgai.metrics.explanation import TOP
 
     check_ball("l1", radius)
-    attacker = attacker_of(against, None, groups)
+    attacker = attacker_of(against, None, groups, fixed)
     place = resolve_device(device)
     checked_suffix(out, (".html",), "a report of models side by side")
     try_output(out)
@@ -198,7 +198,7 @@ def write_report(
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB", err=as_json)
 
 
-def _check_batches(require: str, out: Path | None, explanation: str) -> None:
+def _check_batches(require: str | None, out: Path | None, explanation: str) -> None:
     """Refuse what an audit in batches does not have."""
     if require:
         raise SettingError(f"--require {require}: an audit in batches has no grades; omit it, or audit a whole graph")
@@ -212,6 +212,8 @@ def _load_models(folders: list[Path], model: str, weights: Path | None) -> list[
     """The models of a report, which must have different titles."""
     from fgai.cli.loading import load_saved_model, load_user_model
 
+    if weights is not None and not model:
+        raise SettingError(f"--weights {weights} are those of --model module:function; a folder has its own")
     loaded = [load_saved_model(folder) for folder in folders]
     loaded += [load_user_model(model, weights)] if model else []
     if not loaded:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fgai.cli.options import Device, Import, parse_pairs
-from fgai.errors import SettingError
+from fgai.errors import DataError, SettingError
 from fgai.files import try_output
 
 PlanName = Annotated[str, typer.Argument(help="table1, table2, ..., or the path of your own .toml file.")]
@@ -79,6 +79,8 @@ def table(
 
     if beside not in ("", "paper"):
         raise SettingError(f"--beside {beside}: only `paper` can be shown beside ours")
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder; give the one that `fgai bench --out` wrote")
     typer.echo(FORMATS[as_](table_of(Plan.read(plan), folder, beside_paper=beside == "paper")))
 
 

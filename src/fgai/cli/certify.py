@@ -72,7 +72,7 @@ def certify(
     from fgai.devices import placed, resolve_device
 
     check_ball(norm, radius)
-    attacker = attacker_of(against, settings, groups)
+    attacker = attacker_of(against, settings, groups, fixed)
     place = resolve_device(device)
     if out is not None:
         file_kind(out)  # refuse before the proof
@@ -92,9 +92,13 @@ def certify(
     typer.echo(certificate.json() if as_json else certificate.text())
 
 
-def attacker_of(against: str, settings: list[str] | None, groups: int) -> PerturbationSet | None:
+def attacker_of(
+    against: str, settings: list[str] | None, groups: int, fixed: list[str] | None
+) -> PerturbationSet | None:
     """The attacker that the options describe; None without `--against`."""
     check_whole(0, groups=groups)
+    if fixed and not groups:
+        raise SettingError("--fixed belongs to votes; give --groups, such as 11")
     if not against and (settings or groups):
         raise SettingError("--set and --groups belong to an attacker; give --against, such as links:5")
     return parse_against(against, settings) if against else None

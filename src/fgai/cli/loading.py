@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from fgai.items import refuse_typed
 from fgai.large.store import MANIFEST, DiskGraph
 from fgai.methods import Epoch
 from fgai.reading import Call
-from fgai.registry import import_from_cwd
+from fgai.registry import import_from_cwd, raised
 
 
 @dataclass(frozen=True)
@@ -147,10 +146,8 @@ def _call_function(source: str, *kinds: type) -> Any:
         raise DataError(f"{source}: {error}; give module:function") from error
     try:
         made = function()
-    except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(line.filename).name}, line {line.lineno}"
-        raise DataError(f"{source} raised {type(error).__name__}: {error} ({place})") from error
+    except (Exception, SystemExit) as error:
+        raise DataError(raised(source, error)) from error
     if not isinstance(made, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise DataError(f"{source} returned {describe_tensor(made)}; let it return a {names}")

@@ -71,7 +71,7 @@ MethodSettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the method, such as lr=0.005; repeat for more.")
 ]
 Require = Annotated[
-    str, typer.Option(help="End with exit code 1 unless these grades hold: used, faithful, stable, with commas.")
+    str | None, typer.Option(help="End with exit code 1 unless these grades hold: used, faithful, stable, with commas.")
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON to the standard output, and everything else to the standard error.")
@@ -173,7 +173,10 @@ def parse_attack(
             )
         return THREATS[threat]
     name = adversary or default_injection(graph)
-    return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings))
+    given = parse_settings(ADVERSARIES[name], name, settings)
+    if "seed" in given:
+        raise SettingError("--set seed: an audit attacks with the seeds 0, 1, ...; give their number, --seeds")
+    return ADVERSARIES[name](**given)
 
 
 def _parse_value(text: str) -> Any:

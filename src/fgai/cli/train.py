@@ -1,4 +1,4 @@
-"""`fgai train`, `fgai fit` and `fgai convert`."""
+"""`fgai train` and `fgai fit`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from fgai.cli.options import (
     UserModel,
     Weights,
     import_modules,
-    parse_pairs,
     parse_settings,
 )
 from fgai.errors import DataError, SettingError
@@ -62,6 +61,8 @@ def train(
     import_modules(modules)
     place = resolve_device(device)
     trainer = _method(method, "default", settings, epochs, seed)
+    if any(setting.startswith("seed=") for setting in settings or ()):
+        raise SettingError("--set seed: give --seed, which is also that of the split and of the first weights")
     if getattr(trainer, "needs_pretrained", False):
         raise SettingError(f"{method} starts from a trained model; run `fgai train`, then `fgai fit --method {method}`")
     graph = prepare_graph(backbone, data, seed)
@@ -241,7 +242,11 @@ def _method(name: str, preset: str, settings: Any, epochs: int | None, seed: int
     """The method that the options describe."""
     from fgai.methods import METHODS
 
-    changed = parse_settings(METHODS[name], name, settings) | ({} if epochs is None else {"epochs": epochs})
+    changed = parse_settings(METHODS[name], name, settings)
+    if epochs is not None:
+        if "epochs" in changed:
+            raise SettingError(f"--epochs {epochs} and --set epochs={changed['epochs']}; give one of them")
+        changed["epochs"] = epochs
     return METHODS[name].preset(preset, **{"seed": seed, **changed})
 
 
@@ -250,65 +255,3 @@ def _parse_fanout(fanout: str) -> tuple[int, ...]:
         return tuple(int(part) for part in fanout.split(","))
     except ValueError as error:
         raise SettingError(f"--fanout {fanout} is not a list of numbers; give one per hop, such as 10,10") from error
-
-
-def convert(
-    graph: Annotated[
-        str,
-        typer.Argument(
-            help="A dataset, module:function, or edges: Parquet, CSV, text with two ids a line (a file, a folder, a "
-            "pattern, a URL), or .npy."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
-    ends: Annotated[str, typer.Option(help="Columns of source and target, such as payer,payee; the first two.")] = "",
-    edge_column: Annotated[
-        list[str] | None, typer.Option(help="Columns of an edge attribute, such as edge_attr=amount,time.")
-    ] = None,
-    node_table: Annotated[str, typer.Option(help="A table with a row per node: Parquet or CSV.")] = "",
-    node_id: Annotated[str, typer.Option(help="Its column of ids; the first one by default.")] = "",
-    node_column: Annotated[
-        list[str] | None, typer.Option(help="Columns of a node attribute, such as x=age,income or y=label.")
-    ] = None,
-    map_ids: Annotated[bool, typer.Option("--map-ids", help="Number integer ids anew, in their order.")] = False,
-    array: Annotated[list[str] | None, typer.Option(help="name=file.npy with one row per node, for files.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes, for files.")] = None,
-    split: Annotated[int, typer.Option(help="Seed of the split, for a dataset.")] = 0,
-    backbone: Annotated[str, typer.Option(help="Also write the inputs that this backbone needs, as gt does.")] = "",
-) -> None:
-    """Write a graph to disk, for graphs larger than memory."""
-    from fgai.backbones import BACKBONES
-    from fgai.cli.loading import load_graph
-    from fgai.large import convert as convert_graph
-    from fgai.large import convert_arrays, convert_tables
-
-    if out.exists():
-        raise DataError(f"{out} exists already; give a new folder, or remove that one")
-    try_output(out, folder=True)
-    arrays = parse_pairs("--array", array, "x=features.npy")
-    if Path(graph).is_file() and graph.endswith(".npy"):
-        store = convert_arrays(graph, out, arrays, nodes)
-    elif Path(graph).exists() or "://" in graph or any(mark in graph for mark in "*?["):
-        store = convert_tables(
-            graph,
-            out,
-            ends=ends.split(",") if ends else (),
-            edge_columns=_parse_columns("--edge-column", edge_column, "edge_attr=amount,time"),
-            node_table=node_table or None,
-            node_id=node_id,
-            node_columns=_parse_columns("--node-column", node_column, "x=age,income"),
-            arrays=arrays,
-            nodes=nodes,
-            map_ids=map_ids,
-        )
-    else:
-        data = load_graph(graph, split)
-        data = BACKBONES[backbone].prepare(data) if backbone else data
-        store = convert_graph(data, out, origin={"data": graph, "seed": split})
-    names = ", ".join([*store.names, *store.edge_names])
-    typer.echo(f"{store.num_nodes:,} nodes and {store.num_edges:,} edges{names and f' with {names}'} in {out}")
-
-
-def _parse_columns(option: str, given: list[str] | None, example: str) -> dict[str, list[str]]:
-    """Return the columns of each attribute."""
-    return {name: columns.split(",") for name, columns in parse_pairs(option, given, example).items()}

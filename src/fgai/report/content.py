@@ -15,6 +15,7 @@ from fgai.methods import Epoch
 from fgai.metrics import METRICS
 from fgai.metrics.explanation import TOP
 from fgai.report.glossary import DESCRIBING, GLOSSARY, METRIC_TERMS
+from fgai.report.provenance import one_or_each, provenance
 from fgai.report.summary import cut, headline, model_card, next_steps, setting
 
 Chart = dict[str, Any]
@@ -105,6 +106,7 @@ def history_charts(histories: Mapping[str, Sequence[Epoch]]) -> list[Chart]:
     return charts
 
 
+SAME = 5e-7  # a change below it is none
 MODEL_LENGTH = 100  # maximum characters of the name of a model
 TEXT_LENGTH = 300  # maximum characters of a text on the page
 Histories = Mapping[str, Sequence[Epoch]]
@@ -137,10 +139,15 @@ def content(
     comparison = Comparison(_renamed(comparison.reports, labels), _renamed(comparison.agreement, labels))
     reports, certified, trainings = comparison.reports, _renamed(certificates, labels), _renamed(histories, labels)
     first = next(iter(reports.values()))
+    if others := [name for name, report in reports.items() if _about(report) != _about(first)]:
+        raise SettingError(
+            f"{', '.join(others)}: another graph or explanation than {next(iter(reports))}; a page compares models on "
+            "one graph, as `fgai.compare` does"
+        )
     values = {
         "title": " and ".join(reports),
         "headline": headline(reports),
-        "setting": setting(first),
+        "setting": " ".join(one_or_each({name: setting(report) for name, report in reports.items()}, "{1}: {0}")),
         "models": list(reports),
         "class_names": first.class_names,
         "nodes": first.graph["nodes"],
@@ -164,7 +171,7 @@ def content(
         "types": (types := {node: kind for report in reports.values() for node, kind in report.types.items()}),
         "kinds": list(dict.fromkeys(types.values())),
         "names": {node: name for report in reports.values() for node, name in report.names.items()},
-        "provenance": _provenance(first, about or {}),
+        "provenance": provenance(reports, about or {}),
     }
     return clip_texts(jsonable(values))
 
@@ -268,7 +275,7 @@ def _metrics(reports: Mapping[str, AuditReport]) -> dict[str, Any]:
         row: list[Any] = [{"text": term, "tip": GLOSSARY.get(term, METRICS.about(metric))}]
         for report in reports.values():
             value = report.attacked[metric]
-            spread = f" [{value.low:.3g}, {value.high:.3g}]" if report.seeds > 1 else ""
+            spread = f" [{value.low:.4g}, {value.high:.4g}]" if report.seeds > 1 else ""
             row += [
                 report.clean[metric],
                 f"{value.mean:.4g}{spread}",
@@ -280,29 +287,19 @@ def _metrics(reports: Mapping[str, AuditReport]) -> dict[str, Any]:
     return {"title": "Every metric", "head": ["metric", *(f"{m}, {h}" for m in reports for h in heads)], "rows": rows}
 
 
+def _about(report: AuditReport) -> tuple[Any, ...]:
+    """What the reports of one page share."""
+    return report.graph, report.explanation, report.class_names
+
+
 def change(metric: str, difference: float) -> dict[str, str]:
     """A change under attack as text, with its tone: `better`, `worse` or neither.
 
     >>> change("f1", -0.25), change("nonuniformity", 0.1)
     ({'text': '▼ 0.25 worse', 'tone': 'worse'}, {'text': '▲ 0.1', 'tone': ''})
     """
-    if math.isnan(difference) or abs(difference) < 5e-5:
+    if math.isnan(difference) or abs(difference) < SAME:
         return {"text": "unknown" if math.isnan(difference) else "none", "tone": ""}
     rises = difference > 0
     tone = "" if metric in DESCRIBING else "better" if rises == (METRICS[metric].better == "higher") else "worse"
     return {"text": f"{'▲' if rises else '▼'} {abs(difference):.3g} {tone}".strip(), "tone": tone}
-
-
-def _provenance(report: AuditReport, about: Mapping[str, str]) -> list[list[str]]:
-    """What a reader needs to reproduce the report."""
-    budget = {name: value for name, value in report.adversary.items() if name not in ("name", "seed")}
-    return [
-        ["explanation", report.explanation],
-        ["adversary", str(report.adversary["name"])],
-        *([name, str(value)] for name, value in budget.items()),
-        ["gain", report.gain],
-        ["seeds", "0" if report.seeds == 1 else f"0 to {report.seeds - 1}"],
-        ["graph", ", ".join(f"{count} {what}" for what, count in report.graph.items())],
-        *([name, str(value)] for name, value in about.items()),
-        *([name, value] for name, value in report.versions.items()),
-    ]

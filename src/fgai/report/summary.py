@@ -154,21 +154,26 @@ def _steps(report: AuditReport) -> list[str]:
     if not grades.items():
         return ["The model is too weak. Train it longer, or check the labels and the features; then audit it again."]
     values = {name: grade.value for name, grade in grades.items()}
-    other = "leave-one-out" if "graphs" not in report.graph else "last" if report.explanation == "tree" else "tree"
+    others = ("leave-one-out", "tree") if "graphs" not in report.graph else ("tree", "last")
+    other = next(name for name in others if name != report.explanation)
     items = "graphs" if "graphs" in report.graph else "nodes"
     texts = {
-        ("used", "no"): "The predictions do not need the attention, so it explains nothing. Audit another explanation: "
-        f"`fgai audit FOLDER --explanation {other}`.",
+        (
+            "used",
+            "no",
+        ): "It does not show what the model learned; the sentence beside the light says why. Audit another "
+        f"explanation: `fgai audit FOLDER --explanation {other}`.",
         ("faithful", "contradicted"): "Do not show this explanation as a reason. Audit another one: "
         f"`fgai audit FOLDER --explanation {other}`.",
         (
             "faithful",
             "unknown",
-        ): f"The test of faithfulness needs more {items}: audit with a larger `data.test_mask`. The "
-        "sentence beside the light says how many would decide.",
+        ): f"The test of faithfulness needs more {items}: audit with a larger `--sample` or "
+        "`data.test_mask`. The sentence beside the light says how many would decide.",
         ("stable", "no"): "Re-train it against the attack, then compare both: `fgai fit FOLDER --out NEW` and "
         "`fgai report FOLDER NEW`; in Python, `fgai.FGAI().fit(model, data)`.",
-        ("stable", "unknown"): "A number is missing. Audit again with more seeds: `fgai audit FOLDER --seeds 5`.",
+        ("stable", "unknown"): "This attack does not decide it; the sentence beside the light says why. Audit with "
+        "another one: `fgai audit FOLDER --threat realistic`.",
     }
     steps = [text for (name, value), text in texts.items() if values.get(name) == value]
     if grades.answer == "yes":

@@ -22,7 +22,7 @@ function startTheme() {
   let closed = []; // paper cannot be unfolded
   addEventListener("beforeprint", () => {
     before = now();
-    closed = [...document.querySelectorAll("details.fold:not([open])")];
+    closed = [...document.querySelectorAll("details:not([open])")];
     closed.forEach((part) => (part.open = true));
     setTheme("light");
   });
