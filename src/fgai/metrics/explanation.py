@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 from torch_geometric.explain import Explanation
 
-from fgai.attention import Attention, entropy, nonuniformity
+from fgai.attention import Attention, entropy, uniform
 from fgai.checks import check_finite
 from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd_terms
@@ -109,7 +109,9 @@ def mean_nonuniformity(explanation: Attention, nodes: int | None = None) -> floa
     Returns:
         The mean over nodes.
     """
-    return float(nonuniformity(explanation.double().mean_heads())[:nodes].mean())
+    heads = explanation.mean_heads()
+    own, even = heads.double(), uniform(heads).double()  # 1/d is rounded as the weights are
+    return float(segment_sum((own.weight - even.weight).abs(), own.target, own.num_targets)[:nodes].mean())
 
 
 def mean_entropy(explanation: Attention, nodes: int | None = None) -> float:
