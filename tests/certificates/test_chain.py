@@ -196,7 +196,7 @@ class Floored(nn.Module):
     def forward(self, x, edge_index):
         h = functional.elu(self.one(x, edge_index))
         out, (edges, alpha) = self.two(h, edge_index, return_attention_weights=True)
-        return out.index_add(0, edges[1], (self.floor - alpha).relu() * self.two.lin(h)[edges[0]])
+        return out.index_add(0, edges[1], (self.floor - alpha).relu() * self.two.lin(h)[edges[0]])  # pyright: ignore
 
 
 @torch.no_grad()

@@ -155,8 +155,8 @@ def test_a_watched_node_must_be_there(tmp_path):
     with pytest.raises(fgai.FGAIError, match="0 to 149"):
         audit(trained(), community(), ATTACK, seeds=1, show_nodes=(150,))
     with pytest.raises(SettingError, match="whole numbers"):
-        audit(trained(), community(), ATTACK, seeds=1, show_nodes=[1.0])
-    shown = audit(trained(), community(), ATTACK, seeds=1, show_nodes=torch.tensor([5]))
+        audit(trained(), community(), ATTACK, seeds=1, show_nodes=[1.0])  # pyright: ignore
+    shown = audit(trained(), community(), ATTACK, seeds=1, show_nodes=torch.tensor([5]))  # pyright: ignore
     shown.save(tmp_path / "shown.json")
     assert 5 in [view.node for view in type(shown).load(tmp_path / "shown.json").views]
 
