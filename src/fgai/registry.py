@@ -95,7 +95,7 @@ def import_from_cwd(module: str) -> Any:
     except ImportError as error:
         raise DataError(f"{module}: {error}; give an installed module, or one in this folder") from error
     except (Exception, SystemExit) as error:
-        raise DataError(raised(module, error)) from error
+        raise DataError(describe_error(module, error)) from error
     finally:
         sys.path.pop(0)
 
@@ -113,14 +113,14 @@ def import_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise DataError(f"{raised(path, error)}; mend it, and run it with Python first") from error
+        raise DataError(f"{describe_error(path, error)}; mend it, and run it with Python first") from error
     return module
 
 
-def raised(what: object, error: BaseException) -> str:
+def describe_error(what: object, error: BaseException) -> str:
     """Return what a user's code raised, and where.
 
-    >>> raised("mine:build", ValueError("no such layer"))
+    >>> describe_error("mine:build", ValueError("no such layer"))
     'mine:build raised ValueError: no such layer'
     """
     lines = traceback.extract_tb(error.__traceback__)

@@ -168,6 +168,7 @@ def test_the_curve_of_a_huge_budget_has_few_rows():
         Deletions(10**20)
 
 
+@torch.no_grad()
 def test_more_deletions_than_there_are_links_cost_nothing_more():
     torch.manual_seed(1)
     for loops in (True, False):

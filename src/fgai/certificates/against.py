@@ -69,12 +69,13 @@ def _deletions(model: nn.Module, data: Data, against: Any, k: int, call: Call | 
     chain = parse_chain(model, data, call)
     all_links = max(1, int(degree(chain.target, chain.nodes).max()))
     budget = _largest_budget(chain, against.links, lambda links: certified_under_deletions(chain, links), all_links)
-    if chain.first is None and not chain.last.loops:
-        reason = "one layer without self-loops: the worst links are known, but nodes that may lose all are left out"
-        return Proof(against, *_none_if_empty(reason, budget), chain.prediction, budget)
-    if chain.first is None:
+    if chain.first is None and chain.last.loops:
         return Proof(against, "exact", "one layer: the worst links are known", chain.prediction, budget)
-    reason = "the worst links of the last layer are known, those of the first are bounded by intervals"
+    reason = (
+        "one layer without self-loops: the worst links are known, but nodes that may lose all are left out"
+        if chain.first is None
+        else "the worst links of the last layer are known, those of the first are bounded by intervals"
+    )
     return Proof(against, *_none_if_empty(reason, budget), chain.prediction, budget)
 
 

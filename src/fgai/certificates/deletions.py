@@ -12,10 +12,11 @@ neighbours do not change, because their own links do not. With weights w, values
 
     o' = o + sum_Q w_j (o - z_j) / w_R,  w_R the sum of the weights that remain
 
-so each channel changes by at most the sum of the q largest positive (or negative) terms over w_R without the q largest
-weights, and stays in the range of the values. This box bounds each score s_j and the term of the self-loop, and S by
-the worst case of each term. In GAT, s_j = leaky(p_j + D), and h_v affects D only. The range of D is split into cells,
-and S may be divided by exp(kappa D) for any kappa, which cancels common factors: kappa = 1 and kappa = slope are tried.
+so each channel changes by at most the sum of the q largest positive (or negative) terms over the sum of all weights but
+the q largest, and stays in the range of the values. This box bounds each score s_j and the term of the self-loop, and S
+by the worst case of each term. In GAT, s_j = leaky(p_j + D), and h_v affects D only. The range of D is split into
+cells, and S may be divided by exp(kappa D) for any kappa, which cancels common factors: kappa = 1 and kappa = slope are
+tried.
 
 The model rounds, so each y_j is lowered by what rounding may change (`fgai.certificates.rounding`).
 """
@@ -114,10 +115,10 @@ def most_negative(harm: Tensor, index: Tensor, num: int, count: int) -> Tensor:
         row = torch.where((left == worst[index]) & (left < 0), number, len(harm))
         first = torch.full_like(worst, len(harm), dtype=torch.long)
         first = first.scatter_reduce(0, index[:, None].expand_as(row), row, "amin")
-        now = number == first[index]
-        if not bool(now.any()):
+        found = number == first[index]
+        if not bool(found.any()):
             break
-        chosen |= now
+        chosen |= found
     return chosen
 
 

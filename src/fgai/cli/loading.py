@@ -20,7 +20,7 @@ from fgai.items import refuse_typed
 from fgai.large.store import MANIFEST, DiskGraph
 from fgai.methods import Epoch
 from fgai.reading import Call
-from fgai.registry import import_from_cwd, raised
+from fgai.registry import describe_error, import_from_cwd
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _call_function(source: str, *kinds: type) -> Any:
     try:
         made = function()
     except (Exception, SystemExit) as error:
-        raise DataError(raised(source, error)) from error
+        raise DataError(describe_error(source, error)) from error
     if not isinstance(made, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise DataError(f"{source} returned {describe_tensor(made)}; let it return a {names}")

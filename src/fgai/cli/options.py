@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -111,10 +112,12 @@ def parse_pairs(option: str, pairs: Sequence[str] | None, example: str) -> dict[
     return values
 
 
-def parse_settings(kind: type[Any], name: str, pairs: Sequence[str] | None) -> dict[str, Any]:
+def parse_settings(
+    kind: type[Any], name: str, pairs: Sequence[str] | None, elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Parse `--set field=value` strings into arguments of a dataclass, and check them against its annotations.
 
-    Values are JSON or plain words; `20,40` is a list.
+    Values are JSON or plain words; `20,40` is a list. Fields in `elsewhere` are refused with what to do instead.
 
     >>> from fgai.adversaries import AttackEnsemble, NodeInjection
     >>> parse_settings(NodeInjection, "node-injection", ["nodes=5", "step=0.2", "box=-1,1"])
@@ -131,6 +134,8 @@ def parse_settings(kind: type[Any], name: str, pairs: Sequence[str] | None) -> d
         if field not in known:
             raise SettingError(f"--set {field}={text}: {name} has no setting {field!r}; it has {', '.join(known)}")
         written = f"--set {field}={text}"[:200]
+        if field in elsewhere:
+            raise SettingError(f"{written}: {elsewhere[field]}")
         remedy = f"`{field}` of {name} is {_type_name(annotations[field])}"
         try:
             settings[field] = checked_value(annotations[field], _parse_value(text), written, remedy)
@@ -173,10 +178,8 @@ def parse_attack(
             )
         return THREATS[threat]
     name = adversary or default_injection(graph)
-    given = parse_settings(ADVERSARIES[name], name, settings)
-    if "seed" in given:
-        raise SettingError("--set seed: an audit attacks with the seeds 0, 1, ...; give their number, --seeds")
-    return ADVERSARIES[name](**given)
+    elsewhere = {"seed": "an audit attacks with the seeds 0, 1, ...; give their number, --seeds"}
+    return ADVERSARIES[name](**parse_settings(ADVERSARIES[name], name, settings, elsewhere))
 
 
 def _parse_value(text: str) -> Any:

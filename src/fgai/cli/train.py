@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,9 +61,8 @@ def train(
     try_output(out, folder=True)  # refuse before the training
     import_modules(modules)
     place = resolve_device(device)
-    trainer = _method(method, "default", settings, epochs, seed)
-    if any(setting.startswith("seed=") for setting in settings or ()):
-        raise SettingError("--set seed: give --seed, which is also that of the split and of the first weights")
+    elsewhere = {"seed": "give --seed, which is also that of the split and of the first weights"}
+    trainer = _method(method, "default", settings, epochs, seed, elsewhere)
     if getattr(trainer, "needs_pretrained", False):
         raise SettingError(f"{method} starts from a trained model; run `fgai train`, then `fgai fit --method {method}`")
     graph = prepare_graph(backbone, data, seed)
@@ -238,15 +238,20 @@ def _summary(loaded: LoadedModel, job: _FitJob, data: str, f1: float) -> str:
     return f"{name} on {data}, {job.method}: {score}saved in {job.out}"
 
 
-def _method(name: str, preset: str, settings: Any, epochs: int | None, seed: int) -> Any:
-    """The method that the options describe."""
+def _method(
+    name: str,
+    preset: str,
+    settings: Any,
+    epochs: int | None,
+    seed: int,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """The method that the options describe; `elsewhere` as in `parse_settings`."""
     from fgai.methods import METHODS
 
-    changed = parse_settings(METHODS[name], name, settings)
-    if epochs is not None:
-        if "epochs" in changed:
-            raise SettingError(f"--epochs {epochs} and --set epochs={changed['epochs']}; give one of them")
-        changed["epochs"] = epochs
+    given = {} if epochs is None else {"epochs": epochs}
+    elsewhere = {**elsewhere, **{field: f"--{field} {value} is given, too; omit one" for field, value in given.items()}}
+    changed = parse_settings(METHODS[name], name, settings, elsewhere) | given
     return METHODS[name].preset(preset, **{"seed": seed, **changed})
 
 
