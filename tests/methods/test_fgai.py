@@ -297,3 +297,24 @@ def test_a_users_own_model_with_several_heads_and_sites(vanilla, method):
     data, _ = vanilla
     fit = method.fit(TwoTowers(), data)
     assert len(fit.history) == 2
+
+
+class TwiceInTraining(TwoTowers):
+    """Doubles its logits in training, in place of dropout, whose masks are random."""
+
+    def forward(self, x, edge_index):
+        return (2 if self.training else 1) * super().forward(x, edge_index)
+
+
+def test_dropout_is_in_the_terms_on_the_clean_graph_alone(vanilla):
+    data, _ = vanilla
+    torch.manual_seed(0)
+    model = TwiceInTraining().eval()
+    method = FGAI(epochs=1, adversary=SMALL)
+    without, terms = (replace(method, dropout=on).fit(model, data).best.terms for on in (False, True))
+    with torch.no_grad():
+        logits = model(data.x, data.edge_index)
+    before, now = logits.log_softmax(1), (2 * logits).log_softmax(1)
+    assert terms["closeness"] == pytest.approx(float((before.exp() * (before - now)).sum(1).mean()), rel=1e-4)
+    assert without["closeness"] == pytest.approx(0.0, abs=1e-6)
+    assert all(terms[name] == without[name] for name in ("prediction", "explanation"))

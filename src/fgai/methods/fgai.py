@@ -69,6 +69,8 @@ class FGAI(Method):
         restart_every: Rounds after which a node injection draws new links and features.
         bounded: Whether to keep the first attention layer such that no features, however large, can drive its output
             far (`methods.bounded`).
+        dropout: Whether the terms on the clean graph are computed with dropout, as in ordinary training. The terms under
+            attack never are.
         anchor: Predictions under attack are compared with `vanilla`'s, or with the model's `own` on the clean graph.
         epochs: Number of epochs.
         lr: Learning rate of Adam, which decays along a cosine.
@@ -105,6 +107,7 @@ class FGAI(Method):
     aimed: bool = False
     restart_every: int = 4
     bounded: bool = False
+    dropout: bool = False
     anchor: Literal["vanilla", "own"] = "vanilla"
     epochs: int = 200
     lr: float = 0.01
@@ -174,13 +177,15 @@ class FGAI(Method):
                     name: warm_starts[name][batch.position].attack(read, batch, task.gain(name, detached, place))
                     for name in leading
                 }
-                loss_terms = task.clean_terms(clean)
+                loss_terms = {}
                 for name in names:
                     result = attacked[name] if name in attacked else attacked[leading[0]]
                     loss_terms[name] = task.attacked_term(name, clean, result)
                 if worst_case is not None:
                     loss_terms["certified"] = self.certified * worst_case.loss(read.model, batch.step / self.epochs)
-            return loss_terms
+            if self.dropout:
+                clean = read(batch.graph).head(batch.seed_nodes)
+            return task.clean_terms(clean) | loss_terms
 
         with eval_mode(vanilla), training_reader(vanilla, call or call_by_signature) as read_vanilla:
             tasks = _Tasks(self, read_vanilla)

@@ -39,6 +39,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adversary": BY_DEGREE,
         "aimed": True,
         "bounded": True,
+        "dropout": True,
         "similarity": 0.0,  # these two terms cost F1 under attack, and the layer itself keeps the explanation
         "explanation": 0.0,
         "closeness": 20.0,
