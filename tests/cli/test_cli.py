@@ -183,6 +183,17 @@ def test_an_attacker_without_sense_is_refused(run, model):
         assert answer.exit_code == 2 and why in answer.stderr, words
 
 
+def test_the_split_of_a_saved_model_is_that_of_its_training(run, model):
+    for command in (("audit", *ATTACK), ("certify",)):
+        answer = run(command[0], model, *command[1:], "--split", 7)
+        assert answer.exit_code == 2 and "was trained on the split of seed 0" in answer.stderr, answer.output
+
+
+def test_options_without_effect_on_an_audit_in_batches_are_refused(run, model):
+    answer = run("audit", model, *ATTACK, "--batch", 50, "--sample", 40)
+    assert answer.exit_code == 2 and "--sample 40" in answer.stderr, answer.output
+
+
 MINE = """
 from torch_geometric.nn.models import GAT
 from fgai import datasets

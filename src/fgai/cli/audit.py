@@ -11,6 +11,7 @@ import typer
 
 from fgai.cli.certify import attacker_of, check_ball, voted
 from fgai.cli.options import (
+    SAMPLE,
     AdversaryName,
     AdversarySettings,
     Against,
@@ -56,8 +57,8 @@ def audit(
     explanation: ExplanationName = "tree",
     gain: Gain = "",
     seeds: AttackSeeds = 5,
-    sample: Sample = 500,
-    split: Split = 0,
+    sample: Sample = SAMPLE,
+    split: Split = None,
     batch: NeighbourhoodBatch = 0,
     ranks: Ranks = 1,
     engine: EngineName = "local",
@@ -91,7 +92,7 @@ def audit(
         parse_attack(adversary, settings, threat, gain)  # refuse before the graph is read
     loaded = load_model(folder, model, weights)
     if in_batches(data, batch, ranks, engine):
-        _check_batches(require, out, explanation)
+        _check_batches(require, out, explanation, sample)
         job = BatchJob(folder, model, weights, data, split, batch, device, out, as_json, tuple(modules or ()))
         job.run(audit_rank, adversary, settings, threat, gain, seeds, ranks=ranks, engine=engine)
         return
@@ -131,14 +132,14 @@ def write_report(
     explanation: ExplanationName = "tree",
     gain: Gain = "",
     seeds: AttackSeeds = 5,
-    sample: Sample = 500,
+    sample: Sample = SAMPLE,
     radius: Annotated[float, typer.Option(help="Radius of the certificate, in the l1 norm of attention.")] = 0.001,
     against: Against = "",
     groups: Groups = 0,
     fixed: Fixed = None,
     node: Annotated[list[int] | None, typer.Option(help="A node whose neighbourhood or graph must be shown.")] = None,
     data: DataName = "",
-    split: Split = 0,
+    split: Split = None,
     modules: Import = None,
     device: Device = "",
     as_json: AsJson = False,
@@ -198,12 +199,14 @@ def write_report(
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB", err=as_json)
 
 
-def _check_batches(require: str | None, out: Path | None, explanation: str) -> None:
+def _check_batches(require: str | None, out: Path | None, explanation: str, sample: int) -> None:
     """Refuse what an audit in batches does not have."""
     if require:
         raise SettingError(f"--require {require}: an audit in batches has no grades; omit it, or audit a whole graph")
     if explanation not in ("tree", "last"):  # the default of the command, and what batches have
         raise SettingError(f"--explanation {explanation}: an audit in batches has the attention of the last layer only")
+    if sample != SAMPLE:
+        raise SettingError(f"--sample {sample}: an audit in batches has no test of faithfulness; omit it")
     if out is not None:
         checked_suffix(out, (".json", ".txt"), "an audit in batches")
 
@@ -224,7 +227,7 @@ def _load_models(folders: list[Path], model: str, weights: Path | None) -> list[
     return loaded
 
 
-def _common_graph(models: dict[str, LoadedModel], data: str, split: int) -> tuple[Data, dict[str, str]]:
+def _common_graph(models: dict[str, LoadedModel], data: str, split: int | None) -> tuple[Data, dict[str, str]]:
     """The one graph of the models of a report, with the inputs of all backbones, and its provenance.
 
     A user's own model takes the graph and the split of the saved ones.

@@ -39,7 +39,7 @@ class BatchJob:
     model: str
     weights: Path | None
     data: str
-    split: int
+    split: int | None
     batch: int
     device: str
     out: Path | None

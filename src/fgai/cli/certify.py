@@ -50,7 +50,7 @@ def certify(
     ] = None,
     groups: Groups = 0,
     fixed: Fixed = None,
-    split: Split = 0,
+    split: Split = None,
     batch: NeighbourhoodBatch = 0,
     ranks: Ranks = 1,
     engine: EngineName = "local",

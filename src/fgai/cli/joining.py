@@ -99,7 +99,7 @@ def unit_test(
     model: UserModel = "",
     weights: Weights = None,
     data: DataName = "",
-    split: Split = 0,
+    split: Split = None,
     perturbations: Annotated[Path, typer.Option(help="The folder of perturbations.")] = Path("results/perturbations"),
     max_loss: Annotated[
         float | None, typer.Option(help="End with exit code 1 if F1 falls by more than this, such as 0.1.")

@@ -46,9 +46,17 @@ class LoadedModel:
         """The epochs of its training, as far as they are known."""
         return () if self.saved is None else self.saved.history
 
-    def split(self, default: int) -> int:
-        """The seed of the split it was trained on."""
-        return default if self.saved is None else int(self.saved.manifest.get("seed", default))
+    def split(self, given: int | None) -> int:
+        """The seed of the split it was trained on, or else the given one."""
+        trained = None if self.saved is None else self.saved.manifest.get("seed")
+        if trained is None:
+            return given or 0
+        if given not in (None, int(trained)):
+            raise SettingError(
+                f"--split {given}: {self.name} was trained on the split of seed {trained}, and with another one it "
+                "would be tested on nodes that it was trained on; omit --split"
+            )
+        return int(trained)
 
     def data_name(self, data: str) -> str:
         """The name of its graph: `data`, the function `data` beside a user's model, or the dataset in its manifest.
@@ -67,16 +75,16 @@ class LoadedModel:
             )
         return name
 
-    def graph(self, data: str, split: int) -> Data:
+    def graph(self, data: str, split: int | None) -> Data:
         """Its graph, with all inputs of its backbone."""
         name, seed = self.data_name(data), self.split(split)
         return load_graph(name, seed) if self.saved is None else prepare_graph(self.saved.backbone, name, seed)
 
-    def graph_or_store(self, data: str, split: int) -> Data | DiskGraph:
+    def graph_or_store(self, data: str, split: int | None) -> Data | DiskGraph:
         """Its graph; a folder of `fgai convert` stays on disk."""
         return DiskGraph(data) if is_stored(data) else self.graph(data, split)
 
-    def refuse_ranks(self, data: str, split: int) -> None:
+    def refuse_ranks(self, data: str, split: int | None) -> None:
         """Raise if its graph is typed, which one process trains on; graphs on disk and of reference models are not."""
         if self.saved is None and not is_stored(data):
             remedy = "train in one process: omit --ranks and --batch"

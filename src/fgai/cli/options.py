@@ -30,7 +30,9 @@ Folder = Annotated[Path | None, typer.Argument(help="A folder written by `fgai t
 UserModel = Annotated[str, typer.Option("--model", help="Your own model: module:function that returns it.")]
 Weights = Annotated[Path | None, typer.Option(help="The weights of your own model, a safetensors file.")]
 Seed = Annotated[int, typer.Option(help="Seed of the split, the initial weights and the dropout.")]
-Split = Annotated[int, typer.Option(help="Seed of the split, for a model without a manifest.")]
+Split = Annotated[
+    int | None, typer.Option(help="Seed of the split, for a model without a manifest; 0 if it is not given.")
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...; the GPU if there is one, else cpu.")]
 BatchSize = Annotated[
     int,
@@ -65,6 +67,7 @@ Gain = Annotated[
 ]
 AttackSeeds = Annotated[int, typer.Option("--seeds", help="Number of attacks, with the seeds 0, 1, ...")]
 Sample = Annotated[int, typer.Option(help="Number of nodes or graphs in the test of faithfulness.")]
+SAMPLE = 500
 AdversarySettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the adversary, such as nodes=20; repeat for more.")
 ]

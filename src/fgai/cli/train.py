@@ -92,7 +92,7 @@ class _FitJob:
     model: str
     weights: Path | None
     data: str
-    split: int
+    split: int | None
     out: Path
     method: str
     preset: str
@@ -126,7 +126,7 @@ def fit(
     fanout: Annotated[str, typer.Option(help="Neighbours that a batch samples at each hop.")] = "10,10",
     ranks: Ranks = 1,
     engine: EngineName = "local",
-    split: Split = 0,
+    split: Split = None,
     modules: Import = None,
     device: Device = "",
 ) -> None:

@@ -69,7 +69,7 @@ class FGAI(Method):
         restart_every: Rounds after which a node injection draws new links and features.
         bounded: Whether to keep the first attention layer such that no features, however large, can drive its output
             far (`methods.bounded`).
-        dropout: Whether the terms on the clean graph are computed with dropout, as in ordinary training. The terms under
+        dropout: Whether the terms on the clean graph are computed in training mode, so with dropout. The terms under
             attack never are.
         anchor: Predictions under attack are compared with `vanilla`'s, or with the model's `own` on the clean graph.
         epochs: Number of epochs.
