@@ -318,3 +318,26 @@ def test_dropout_is_in_the_terms_on_the_clean_graph_alone(vanilla):
     assert terms["closeness"] == pytest.approx(float((before.exp() * (before - now)).sum(1).mean()), rel=1e-4)
     assert without["closeness"] == pytest.approx(0.0, abs=1e-6)
     assert all(terms[name] == without[name] for name in ("prediction", "explanation"))
+
+
+def test_the_term_of_the_labels_is_the_cross_entropy_of_both_graphs(vanilla):
+    data, _ = vanilla
+    torch.manual_seed(0)
+    model = TwoTowers().eval()
+    attack = replace(SMALL, steps=0)
+    term = FGAI(epochs=1, adversary=attack, labels=3.0).fit(model, data).best.terms["labels"]
+    with eval_mode(model), torch.no_grad():
+        read = Reader(model)
+        readings = read(data), attack(read, data, lambda reading: reading.logits.sum())
+    chosen, log_probs = data.train_mask, [reading.logits[: len(data.y)].log_softmax(1) for reading in readings]
+    losses = [-float(rows[chosen, data.y[chosen]].mean()) for rows in log_probs]
+    assert term == pytest.approx(3 * sum(losses), rel=1e-4)
+
+
+def test_labels_are_asked_for_only_with_a_term_of_labels(vanilla):
+    data, model = vanilla
+    unlabelled = data.clone()
+    del unlabelled.y, unlabelled.val_mask
+    FGAI(epochs=1, adversary=SMALL).fit(model, unlabelled)
+    with pytest.raises(DataError, match="`y`"):
+        FGAI(epochs=1, adversary=SMALL, labels=1.0).fit(model, unlabelled)

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 from torch import nn
 
 from fgai.adversaries import GAINS, Adversary, GraphInjection, NodeInjection, check_adversary
-from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call
-from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.bounded import BoundedInfluence
+from fgai.methods.objective import MASK, label_loss
 from fgai.modes import eval_mode
 from fgai.reading import TrainingReader
 from fgai.settings import check_positive, check_whole
@@ -84,20 +83,15 @@ class AdversarialTraining(Method):
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Train a copy of `model`; see `Method.fit`."""
-        batches = source(data, "y", "train_mask")
+        batches = source(data, "y", MASK)
         warm_starts = warm_starts_for(self.adversary, batches, self.restart_every)
 
         def terms(read: TrainingReader, batch: Batch) -> Terms:
-            labels, nodes = require(batch.graph, "y"), batch.seed_nodes_in("train_mask")
             clean = read(batch.graph)
             gain = GAINS["cross-entropy"](clean.detach().head(batch.seed_nodes))
             with eval_mode(read.model):
                 attacked = warm_starts[batch.position].attack(read, batch, gain)
-            clean_loss, attacked_loss = (
-                nn.functional.cross_entropy(binary_logits(reading)[nodes], labels[nodes])
-                for reading in (clean, attacked)
-            )
-            return {"label": clean_loss, "attacked": self.weight * attacked_loss}
+            return {"label": label_loss(clean, batch), "attacked": self.weight * label_loss(attacked, batch)}
 
         return train(
             self,

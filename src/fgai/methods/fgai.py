@@ -20,7 +20,15 @@ from fgai.errors import SettingError
 from fgai.methods.base import METHODS, Graphs, Method
 from fgai.methods.bounded import BoundedInfluence
 from fgai.methods.certified import WorstCase
-from fgai.methods.objective import DIVERGENCES, Distance, attacked_margin, certified_margin, lookup_of
+from fgai.methods.objective import (
+    DIVERGENCES,
+    MASK,
+    Distance,
+    attacked_margin,
+    certified_margin,
+    label_loss,
+    lookup_of,
+)
 from fgai.methods.presets import PRESETS
 from fgai.methods.support import support_attention
 from fgai.modes import eval_mode
@@ -31,13 +39,13 @@ from fgai.training.loop import Fit, Schedule, Terms, train
 from fgai.training.warm_start import warm_starts_for
 
 ATTACKED = ("prediction", "explanation")  # the terms with an adversary
-TERMS = ("closeness", "similarity", *ATTACKED, "certified")
+TERMS = ("closeness", "similarity", *ATTACKED, "labels", "certified")
 
 
 @METHODS.register("fgai")
 @dataclass(frozen=True)
 class FGAI(Method):
-    """Re-training of a trained model with four weighted loss terms (see `methods.objective`).
+    """Re-training of a trained model with weighted loss terms (see `methods.objective`).
 
     Terms are means over nodes, so one weight suits graphs of any size.
 
@@ -46,6 +54,8 @@ class FGAI(Method):
         similarity: Weight of S(vanilla's attention, the model's).
         prediction: Weight of D of the predictions under attack.
         explanation: Weight of S of the explanations under attack, and of the margin.
+        labels: Weight of the cross-entropy of the labels of the training nodes, on the clean graph and under attack.
+            The other terms need no labels.
         certified: Weight of the cross-entropy of the worst logits under `injection` (`methods.certified`), for two
             layers of GATConv on a whole graph. It makes predictions provable and attention flat, so it is 0 by default.
         divergence: D, one of `kl`, `tvd` and `l1` (of the logits).
@@ -69,8 +79,7 @@ class FGAI(Method):
         restart_every: Rounds after which a node injection draws new links and features.
         bounded: Whether to keep the first attention layer such that no features, however large, can drive its output
             far (`methods.bounded`).
-        dropout: Whether the terms on the clean graph are computed in training mode, so with dropout. The terms under
-            attack never are.
+        dropout: Whether closeness and similarity are computed in training mode, so with dropout. Other terms never are.
         anchor: Predictions under attack are compared with `vanilla`'s, or with the model's `own` on the clean graph.
         epochs: Number of epochs.
         lr: Learning rate of Adam, which decays along a cosine.
@@ -91,6 +100,7 @@ class FGAI(Method):
     similarity: float = 1.0
     prediction: float = 20.0
     explanation: float = 5.0
+    labels: float = 0.0
     certified: float = 0.0
     divergence: str = "kl"
     similarity_metric: str = "l1"
@@ -156,7 +166,8 @@ class FGAI(Method):
         self, model: nn.Module, data: Graphs, *, call: Call | None = None, checkpoint: str | Path | None = None
     ) -> Fit:
         """Re-train a copy of `model`, which is trained already; see `Method.fit`."""
-        batches, vanilla = source(data), copy_model(model)
+        batches = source(data, *(("y", MASK) if self.labels > 0 else ()))
+        vanilla = copy_model(model)
         worst_case = WorstCase.of(vanilla, data, self.injection, call) if self.certified > 0 else None
         constraint = BoundedInfluence.of(model) if self.bounded else None
         names = [name for name in ATTACKED if getattr(self, name) > 0]
@@ -181,6 +192,9 @@ class FGAI(Method):
                 for name in names:
                     result = attacked[name] if name in attacked else attacked[leading[0]]
                     loss_terms[name] = task.attacked_term(name, clean, result)
+                if self.labels > 0:
+                    readings = (clean, *attacked.values())
+                    loss_terms["labels"] = self.labels * torch.stack([label_loss(one, batch) for one in readings]).sum()
                 if worst_case is not None:
                     loss_terms["certified"] = self.certified * worst_case.loss(read.model, batch.step / self.epochs)
             if self.dropout:

@@ -1,9 +1,10 @@
-"""The four loss terms of FGAI, each a mean over nodes.
+"""The loss terms of FGAI, each a mean over nodes.
 
     closeness     D(y(w), y(v))                      predictions stay close to vanilla's
     similarity    S(w, v)                            explanations stay close to vanilla's
     prediction    D(y, y(v under attack))            predictions are stable under attack
     explanation   S(v, v under attack)               explanations are stable under attack
+    labels        CE(y(v)) + CE(y(v under attack))   labels of the training nodes, off by default
 
 w is the attention of the vanilla model and v that of the trained one, D is a divergence of predictions and S a
 divergence of explanations.
@@ -16,6 +17,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fgai.adversaries import gains
 from fgai.attention import Attention, EdgeLookup, log_weight
@@ -23,14 +25,28 @@ from fgai.certificates import eviction_costs
 from fgai.devices import to_double
 from fgai.divergence import jsd_terms, tvd
 from fgai.errors import SettingError
-from fgai.graph import degree, segment_max, segment_sum
+from fgai.graph import degree, require, segment_max, segment_sum
 from fgai.reading import Reading
 from fgai.registry import Registry
 from fgai.topk import topk_loss, topk_mask
+from fgai.training.data import Batch
 
 Divergence = Callable[[Reading, Reading], Tensor]
 DIVERGENCES: Registry[Divergence] = Registry("divergence of predictions")
+MASK = "train_mask"
 FLOOR = -20.0  # log weight of an edge that was removed
+
+
+def label_loss(reading: Reading, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy of the labels of the training nodes of a batch.
+
+    >>> from torch_geometric.data import Data
+    >>> graph = Data(y=torch.tensor([1, 0]), train_mask=torch.tensor([True, False]), num_nodes=2)
+    >>> float(label_loss(Reading(torch.tensor([[0.0, 2.0], [5.0, 0.0]]), {}), Batch(graph, 2)))
+    0.127
+    """
+    nodes = batch.seed_nodes_in(MASK)
+    return cross_entropy(gains.binary_logits(reading)[nodes], require(batch.graph, "y")[nodes])
 
 
 @DIVERGENCES.register("kl")

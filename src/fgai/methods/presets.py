@@ -40,6 +40,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "aimed": True,
         "bounded": True,
         "dropout": True,
+        "labels": 100.0,
         "similarity": 0.0,  # these two terms cost F1 under attack, and the layer itself keeps the explanation
         "explanation": 0.0,
         "closeness": 20.0,

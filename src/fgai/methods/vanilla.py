@@ -7,10 +7,9 @@ from pathlib import Path
 
 from torch import nn
 
-from fgai.adversaries.gains import binary_logits
 from fgai.calling import Call
-from fgai.graph import require
 from fgai.methods.base import METHODS, Graphs, Method
+from fgai.methods.objective import MASK, label_loss
 from fgai.reading import Reading, TrainingReader
 from fgai.training.data import Batch, source
 from fgai.training.loop import Fit, Schedule, Terms, train
@@ -55,8 +54,6 @@ class Vanilla(Method):
         """Train a copy of `model`; see `Method.fit`."""
 
         def terms(read: TrainingReader, batch: Batch) -> Terms:
-            nodes, labels = batch.seed_nodes_in("train_mask"), require(batch.graph, "y")
-            logits = binary_logits(Reading(read.logits(batch.graph), {}))
-            return {"label": nn.functional.cross_entropy(logits[nodes], labels[nodes])}
+            return {"label": label_loss(Reading(read.logits(batch.graph), {}), batch)}
 
-        return train(self, model, source(data, "y", "train_mask"), terms, call=call, checkpoint=checkpoint)
+        return train(self, model, source(data, "y", MASK), terms, call=call, checkpoint=checkpoint)
