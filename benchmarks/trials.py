@@ -35,8 +35,7 @@ from resumable import rows_in
 
 RESULTS = Path("results/trials.json")
 SUPPORT = FGAI.presets["support"]
-NEITHER: dict[str, Any] = {"dropout": False, "labels": 0.0}  # the preset `bounded` has both
-TERMS = {**NEITHER, "similarity": 1.0, "explanation": 5.0}
+TERMS = {"similarity": 1.0, "explanation": 5.0}  # of the default, which the preset `bounded` leaves out
 SIGN = NodeInjection(nodes=20, edges=40, steps=3, step=0.1, links="random-by-degree")
 LONG = replace(SIGN, steps=10, step=0.05)
 QUICK = ("strongest", "realistic")
@@ -76,13 +75,11 @@ TRIALS: dict[str, Any] = {
     "degree by Adam, aimed, support": FGAI(adversary=BY_DEGREE, aimed=True, **SUPPORT),
     "degree by Adam, aimed, support, explanation 1": FGAI(adversary=BY_DEGREE, aimed=True, explanation=1.0, **SUPPORT),
     "bounded": FGAI.preset("bounded"),
-    "bounded, without labels": FGAI.preset("bounded", labels=0.0),
-    "bounded, without dropout and labels": FGAI.preset("bounded", **NEITHER),
-    "bounded, without dropout and labels, explanation 5": FGAI.preset("bounded", **TERMS),
-    "bounded, without dropout and labels, explanation 5, closeness 1, rate .01": FGAI.preset(
-        "bounded", closeness=1.0, lr=0.01, **TERMS
-    ),
-    "bounded, without dropout and labels, explanation 20": FGAI.preset("bounded", **{**TERMS, "explanation": 20.0}),
+    "bounded, dropout": FGAI.preset("bounded", dropout=True),
+    "bounded, dropout, labels": FGAI.preset("bounded-labels"),
+    "bounded, explanation 5": FGAI.preset("bounded", **TERMS),
+    "bounded, explanation 5, closeness 1, rate .01": FGAI.preset("bounded", closeness=1.0, lr=0.01, **TERMS),
+    "bounded, explanation 20": FGAI.preset("bounded", **{**TERMS, "explanation": 20.0}),
     "without explanation": FGAI.preset("without-explanation"),
     "only prediction": FGAI.preset("only-prediction"),
     "without similarity": FGAI.preset("without-similarity"),

@@ -22,6 +22,19 @@ _LITERAL: Mapping[str, Any] = {  # settings that the paper and its released code
     "weight_decay": 5e-4,
 }
 _SUPPORT: Mapping[str, Any] = {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0}
+_BOUNDED: Mapping[
+    str, Any
+] = {  # the layer starts far from the given one, so closeness and the learning rate are higher
+    "adversary": BY_DEGREE,
+    "aimed": True,
+    "bounded": True,
+    "similarity": 0.0,  # these two terms cost F1 under attack, and the layer itself keeps the explanation
+    "explanation": 0.0,
+    "closeness": 20.0,
+    "prediction": 100.0,
+    "lr": 0.03,
+    "weight_decay": 5e-4,
+}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "paper": {**_LITERAL, "divergence": "tvd", "adversary": AttentionBall(radius=0.1, norm="l1", steps=10)},
@@ -35,19 +48,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "graphs": {"adversary": GraphInjection(steps=3)},
     "support": _SUPPORT,
     "chosen-links": {"adversary": BY_DEGREE, "aimed": True},
-    "bounded": {  # a bounded layer starts far from the given one, so closeness and the learning rate are higher
-        "adversary": BY_DEGREE,
-        "aimed": True,
-        "bounded": True,
-        "dropout": True,
-        "labels": 100.0,
-        "similarity": 0.0,  # these two terms cost F1 under attack, and the layer itself keeps the explanation
-        "explanation": 0.0,
-        "closeness": 20.0,
-        "prediction": 100.0,
-        "lr": 0.03,
-        "weight_decay": 5e-4,
-    },
+    "bounded": _BOUNDED,
+    "bounded-labels": {**_BOUNDED, "dropout": True, "labels": 100.0},
     "certified": {  # the terms under attack would keep the attention sharp, and then next to nothing is certified
         "certified": 1.0,
         "similarity": 0.0,
