@@ -115,10 +115,10 @@ def most_negative(harm: Tensor, index: Tensor, num: int, count: int) -> Tensor:
         row = torch.where((left == worst[index]) & (left < 0), number, len(harm))
         first = torch.full_like(worst, len(harm), dtype=torch.long)
         first = first.scatter_reduce(0, index[:, None].expand_as(row), row, "amin")
-        found = number == first[index]
-        if not bool(found.any()):
+        is_worst = number == first[index]
+        if not bool(is_worst.any()):
             break
-        chosen |= found
+        chosen |= is_worst
     return chosen
 
 
