@@ -56,7 +56,9 @@ def cells() -> list[Cell]:
         for seed in range(SEEDS.get((dataset, backbone), 1))
         for method in methods
     ]
-    bounded = [Cell(*pair, "fgai", 0, preset) for preset, pairs in BOUNDED.items() for pair in pairs]
+    bounded = [
+        Cell(dataset, backbone, "fgai", 0, preset) for preset, models in BOUNDED.items() for dataset, backbone in models
+    ]
     return [*graded, SUPPORT, *bounded]
 
 
