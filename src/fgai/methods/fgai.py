@@ -198,7 +198,7 @@ class FGAI(Method):
                     loss_terms["labels"] = self.labels * torch.stack([label_loss(one, batch) for one in readings]).sum()
                 if worst_case is not None:
                     loss_terms["certified"] = self.certified * worst_case.loss(read.model, batch.step / self.epochs)
-            if self.dropout:
+            if self.dropout:  # outside of `eval_mode`, so the model is in training mode
                 clean = read(batch.graph).head(batch.seed_nodes)
             return task.clean_terms(clean) | loss_terms
 

@@ -22,9 +22,8 @@ _LITERAL: Mapping[str, Any] = {  # settings that the paper and its released code
     "weight_decay": 5e-4,
 }
 _SUPPORT: Mapping[str, Any] = {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0}
-_BOUNDED: Mapping[
-    str, Any
-] = {  # the layer starts far from the given one, so closeness and the learning rate are higher
+# A bounded layer starts far from the given one, so closeness and the learning rate are higher.
+_BOUNDED: Mapping[str, Any] = {
     "adversary": BY_DEGREE,
     "aimed": True,
     "bounded": True,
