@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,18 +24,50 @@ def append_rows(old: Tensor, x: Tensor) -> Tensor:
     return _note_operands(result, old, x)
 
 
-def replace_rows(appended: Tensor, x: Tensor) -> Tensor:
-    """Replace the appended rows in a result of `append_rows`. The sparsity pattern is reused.
+class ReplaceableRows:
+    """The result of `append_rows`, whose appended rows can be replaced. A sparsity pattern is reused.
 
-    >>> replace_rows(append_rows(torch.eye(2), torch.zeros(1, 2)), torch.ones(1, 2))[2]
-    tensor([1., 1.])
+    `replace` returns a new matrix. `overwrite` writes the rows into the given one, so no other row is copied, and all
+    its earlier results change.
+
+    >>> rows, x = ReplaceableRows(append_rows(torch.eye(2), torch.zeros(1, 2))), torch.ones(1, 2, requires_grad=True)
+    >>> before, copied = rows.overwrite(torch.zeros(1, 2)), rows.replace(torch.zeros(1, 2))
+    >>> rows.overwrite(x).sum().backward()
+    >>> x.grad, before[2], copied[2]
+    (tensor([[1., 1.]]), tensor([1., 1.]), tensor([0., 0.]))
     """
-    parts = split_rows(appended)
-    assert parts is not None, "only rows that were appended can be replaced"
-    old = parts[0]
-    if not old.is_sparse:
-        return append_rows(old, x)
-    return _note_operands(with_values(appended, torch.cat([old.values(), x.flatten()])), old, x)
+
+    def __init__(self, appended: Tensor) -> None:
+        parts = split_rows(appended)
+        assert parts is not None, "only rows that were appended can be replaced"
+        self._matrix, self._old = appended, parts[0]
+
+    def replace(self, x: Tensor) -> Tensor:
+        """Return a matrix with these appended rows."""
+        if not self._old.is_sparse:
+            return append_rows(self._old, x)
+        values = torch.cat([self._old.values(), x.flatten()])
+        return _note_operands(with_values(self._matrix, values), self._old, x)
+
+    def overwrite(self, x: Tensor) -> Tensor:
+        """Return the matrix with these appended rows, in the same memory; a sparse one in new memory."""
+        if self._old.is_sparse:
+            return self.replace(x)
+        return _note_operands(_Overwrite.apply(x, self._matrix), self._old, x)
+
+
+class _Overwrite(torch.autograd.Function):
+    """Writes rows at the end of a matrix; gradients reach the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:
+        ctx.first = len(matrix) - len(x)
+        matrix[ctx.first :] = x
+        return matrix.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+        return slopes[0][ctx.first :], None
 
 
 def with_values(x: Tensor, values: Tensor) -> Tensor:

@@ -191,7 +191,7 @@ class _Ascent:
             self.value = -math.inf  # the gain of the call may have no gradient
             return
         with torch.no_grad():
-            self._evaluate(self.site.read(read, self.x))
+            self._evaluate(read(self.site.update(self.x)))
         self._offer(self.x)
 
     def _evaluate(self, reading: Reading) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from fgai.graph import add_nodes, require
 from fgai.items import has_graphs, items_of, num_graphs
 from fgai.modes import frozen_params
 from fgai.reading import Reader, Reading
-from fgai.rows import replace_rows
+from fgai.rows import ReplaceableRows
 from fgai.settings import check_box, check_choice, check_positive, check_seed, check_whole
 from fgai.typed import EdgeType, is_typed
 
@@ -33,7 +34,7 @@ class InjectionSite:
 
     nodes: int  # injected ones
     links: Tensor  # [2, 2L], both directions
-    augmented: Data  # the injected nodes have zero features
+    augmented: Data  # the injected nodes have zero features, or those of the last `update`
     box: FeatureBox
     types: Mapping[str, Tensor] = field(default_factory=dict)  # of the injected nodes and links, in a typed graph
 
@@ -53,10 +54,20 @@ class InjectionSite:
         rows, width = self.box.rows(x), require(self.augmented, "x").size(1)
         return rows if rows.size(1) == width else pad(rows, (0, width - rows.size(1)))
 
+    @cached_property
+    def _features(self) -> ReplaceableRows:
+        return ReplaceableRows(require(self.augmented, "x"))
+
     def graph(self, x: Tensor) -> Data:
         """Return the graph with these features of the injected nodes."""
         graph = copy.copy(self.augmented)
-        graph.x = replace_rows(require(self.augmented, "x"), self.rows(x))
+        graph.x = self._features.replace(self.rows(x))
+        return graph
+
+    def update(self, x: Tensor) -> Data:
+        """Return the same as `graph` without a copy of the other rows: the next call changes the graph of this one."""
+        graph = copy.copy(self.augmented)
+        graph.x = self._features.overwrite(self.rows(x))
         return graph
 
     def change(self, x: Tensor) -> Perturbation:
@@ -72,7 +83,7 @@ class InjectionSite:
     def offer(self, read: Reader, x: Tensor, best: Best, found_by: str = "") -> None:
         """Evaluate these features, without gradients, and offer them to `best`."""
         with torch.no_grad():
-            best.offer(self.change(x), best.gain(self.read(read, x)), found_by)
+            best.offer(self.change(x), best.gain(read(self.update(x))), found_by)
 
 
 OnStep = Callable[[Tensor, Tensor], None]  # features, gain
@@ -184,7 +195,7 @@ class NodeInjection:
         with frozen_params(read.model):
             for _ in range(self.steps):
                 x.requires_grad_()
-                value = gain(read(site.graph(x)))
+                value = gain(read(site.update(x)))
                 (slope,) = gradients(value, [x])
                 x = x.detach()
                 on_step(x, value)

@@ -141,7 +141,7 @@ class SingleTarget:
         for injection in (first, second):
             x = injection.climb(read, site, start, gain, update)
             with torch.no_grad():
-                update(x, gain(site.read(read, x)))
+                update(x, gain(read(site.update(x))))
         return largest, features
 
     def _injections(self, targets: int) -> tuple[NodeInjection, NodeInjection]:
