@@ -6,11 +6,13 @@ from torch import nn
 from torch.nn.functional import dropout, elu
 from torch_geometric.data import Data
 from torch_geometric.explain import AttentionExplainer, Explainer
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, HeteroConv, MessagePassing, RGATConv, TransformerConv
 from torch_geometric.utils import softmax, to_torch_csr_tensor
 
 from fgai import AttentionPoint, Tap
 from fgai.errors import TapError
+from fgai.reading import Reader
 from loose import loose
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
@@ -235,3 +237,23 @@ def test_sites_come_in_the_order_in_which_they_act():
     with Tap(model).open() as caught:
         model(torch.ones(2, 3), torch.tensor([[0], [1]]))
     assert list(caught.attention) == ["a", "b", "a@1"]
+
+
+@pytest.mark.parametrize("layer", [GATConv, GATv2Conv, TransformerConv])
+def test_a_layer_with_hooks_on_its_steps_is_not_read(layer):
+    """Such a hook changes the weights after the softmax, where the tap reads them."""
+    model = layer(4, 2).eval()
+    removed = model.register_message_forward_hook(lambda layer, inputs, out: 0 * out)
+    with pytest.raises(TapError, match="a hook or a mask on a step inside it"):
+        Reader(model)(Data(x=X, edge_index=EDGES))
+    removed.remove()
+    assert Reader(model)(Data(x=X, edge_index=EDGES)).unread == ()
+
+
+def test_of_two_layers_the_one_with_a_mask_is_named():
+    model = Net().eval()
+    set_masks(model.first, torch.zeros(EDGES.size(1)), EDGES)
+    reading = Reader(model)(Data(x=X, edge_index=EDGES))
+    assert reading.unread == ("first",) and list(reading.attention) == ["mix", "again", "again@1"]
+    clear_masks(model)
+    assert Reader(model)(Data(x=X, edge_index=EDGES)).unread == ()

@@ -24,7 +24,7 @@ from torch_geometric.nn.pool.select import SelectTopK
 from torch_geometric.utils import softmax
 
 from fgai.kernels import segmented_softmax
-from fgai.patching import PLAIN
+from fgai.patching import PLAIN, Hook
 
 SOFTMAXES = (softmax, segmented_softmax)  # PyG's, and the one that accelerated layers call
 # Layers of PyG whose attention is not over the edges of a node, or has no softmax; the last three in one setting only.
@@ -89,7 +89,9 @@ def attention_flows(model: nn.Module) -> dict[str, str]:
 
 
 def has_inner_hooks(layer: nn.Module) -> bool:
-    """Return whether a step inside a message-passing layer has a hook, which may change what the layer computes.
+    """Return whether a step inside a message-passing layer has a hook or a mask, which may change what it computes.
+
+    Hooks of fgai do not count. A mask of the edges is what PyG's explainers set.
 
     >>> from torch_geometric.nn import GATConv
     >>> conv = GATConv(3, 2)
@@ -97,7 +99,9 @@ def has_inner_hooks(layer: nn.Module) -> bool:
     >>> has_inner_hooks(conv), has_inner_hooks(GATConv(3, 2))
     (True, False)
     """
-    return any(getattr(layer, name, None) for name in INNER_HOOKS)
+    hooks = [hook for name in INNER_HOOKS for hook in getattr(layer, name, {}).values()]
+    masked = bool(getattr(layer, "explain", False)) and getattr(layer, "_edge_mask", None) is not None
+    return masked or not all(isinstance(hook, Hook) for hook in hooks)
 
 
 def is_multihead(module: nn.Module) -> bool:

@@ -27,6 +27,7 @@ from fgai.attending import (
     aggregating_layer,
     attention_layers,
     attention_not_read,
+    has_inner_hooks,
     is_multihead,
     pooling_layers,
     softmax_methods,
@@ -104,6 +105,10 @@ class Tap:
             for name, pool in self._pools.items():
                 undo.callback(pool.register_forward_pre_hook(_NotePool(name, recording)).remove)
             for name, layer in self.layers.items():
+                if has_inner_hooks(self._owners.get(self._owner.get(name, ""), layer)):
+                    recording.lost[name] = (
+                        "a hook or a mask on a step inside it may change the weights after its softmax; remove it"
+                    )
                 undo.callback(self._watch_edges(name, layer, recording))
             yield recording
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fgai.bench.figures import figure
 from fgai.bench.plan import Plan
 from fgai.bench.results import CellStore
+from fgai.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +36,17 @@ def test_the_lead_over_the_best_rival_is_paired_by_seed(monkeypatch):
     assert chosen_links.lead(best, [own]).endswith("✗")
     assert chosen_links.lead({0: 0.5}, [{0: 0.6}]) == "-0.100 ✗"  # no interval from one seed
     assert chosen_links.over(chosen_links.common(own, best), best) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("name", ["f-curves", "loss-terms", "certified"])
+def test_a_figure_of_one_backbone_differs_from_that_of_another_and_names_what_is_missing(name):
+    def points(backbone):
+        axes = figure(name, ROOT / "results", backbone=backbone).axes
+        return [[line.get_ydata().tolist() for line in one.lines] for one in axes]
+
+    assert points("gat") != points("gatv2")
+    with pytest.raises(DataError, match="with none"):
+        figure(name, ROOT / "results", backbone="none")
 
 
 def test_no_row_of_the_certified_shares_is_missing(monkeypatch):

@@ -75,6 +75,22 @@ def test_a_trained_model_is_read_back_with_the_figures_that_were_reported(run, t
     assert manifest["method"]["epochs"] == 3
 
 
+def test_another_graph_than_that_of_training_is_noted(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("changed.py").write_text(
+        "from fgai import datasets\n"
+        "def graph():\n"
+        "    data = datasets.load('synthetic', seed=0)\n"
+        "    data.y[0] = (data.y[0] + 1) % (int(data.y.max()) + 1)\n"
+        "    return data\n"
+    )
+    run("train", "--data", "synthetic", "--epochs", 1, "--out", tmp_path / "model")
+    for command in (("audit", tmp_path / "model", *ATTACK), ("report", tmp_path / "model", *ATTACK, "--out", "r.html")):
+        assert "is not the graph that" not in run(*command).stderr
+        other = run(*command, "--data", "changed:graph")
+        assert other.exit_code == 0 and "note: changed:graph is not the graph that" in other.stderr
+
+
 def test_the_command_gives_the_logits_of_the_same_training_in_python(run, tmp_path):
     run("train", "--data", "synthetic", "--epochs", 3, "--seed", 5, "--out", tmp_path / "model")
     graph = datasets.load("synthetic", seed=5)

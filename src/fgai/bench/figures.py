@@ -29,19 +29,19 @@ REMEDY = "`python benchmarks/figures.py` makes the published ones"
 RUN_AGAIN = "run its cell again"
 
 METHODS = ("vanilla", "ln", "at", "fgai")  # in the order of the legend
-DEFAULT_DATASET = "amazon-photo"  # for figures of one dataset
+DEFAULT_DATASET, DEFAULT_BACKBONE = "amazon-photo", "gat"  # for figures of one dataset, or of one backbone
 CURVES = ("none", "injection-20x20")  # the attacks of F+ and F-
 FIGURES: Registry[Callable[[Path, str, str], Any]] = Registry("figure")
 
 
-def figure(name: str, results: str | Path = "results", dataset: str = "", backbone: str = "gat") -> Any:
+def figure(name: str, results: str | Path = "results", dataset: str = "", backbone: str = "") -> Any:
     """Draw a figure of the paper from the committed results.
 
     Args:
         name: A name in `FIGURES`.
         results: The folder of results.
         dataset: The dataset; by default Amazon-Photo, or all datasets for a figure that shows all.
-        backbone: The backbone, for a figure of one backbone.
+        backbone: The backbone; by default GAT, or all backbones for a figure that shows all.
 
     Returns:
         A matplotlib figure.
@@ -51,10 +51,11 @@ def figure(name: str, results: str | Path = "results", dataset: str = "", backbo
 
 @FIGURES.register("f-curves")
 def f_curves(results: Path, dataset: str, backbone: str) -> Any:
-    """F+ and F- of all backbones, clean and under 20 nodes of 20 links, mean over the seeds that all methods have."""
+    """F+ and F- of all backbones or one, clean and under 20 nodes of 20 links, mean over the seeds of all methods."""
     cells: dict[tuple[str, int], dict[tuple[str, str], Row]] = defaultdict(dict)
     for row in CellStore(results / "cells").all_rows():
-        if row.dataset == (dataset or DEFAULT_DATASET) and row.curves and row.attack in CURVES:
+        chosen = row.dataset == (dataset or DEFAULT_DATASET) and row.backbone == (backbone or row.backbone)
+        if chosen and row.curves and row.attack in CURVES:
             if any(len(row.curves.get(first, ())) != len(SHARES) for first in ("most", "least")):
                 raise DataError(
                     f"a row of {'-'.join(map(str, row.key))} has no curves at {len(SHARES)} shares; {RUN_AGAIN}"
@@ -64,7 +65,7 @@ def f_curves(results: Path, dataset: str, backbone: str) -> Any:
     complete = {key: rows for key, rows in sorted(cells.items()) if needed <= rows.keys()}
     if not complete:
         raise DataError(
-            f"the cells in {results / 'cells'} hold no curves of {', '.join(METHODS)} on {dataset or DEFAULT_DATASET}; "
+            f"the cells in {results / 'cells'} hold no curves of {', '.join(METHODS)} {_cells_of(dataset, backbone)}; "
             "`fgai bench table2 --out FOLDER` makes them"
         )
     return plots.f_curves(
@@ -89,25 +90,29 @@ def _curves(seeds: Sequence[Mapping[tuple[str, str], Row]], method: str) -> Curv
 @FIGURES.register("attention-maps")
 def attention_maps(results: Path, dataset: str, backbone: str) -> Any:
     """The attention in one neighbourhood before and after the attack, vanilla and FGAI."""
-    return plots.attention_maps(_pair(results, dataset or DEFAULT_DATASET, backbone))
+    return plots.attention_maps(_pair(results, dataset or DEFAULT_DATASET, backbone or DEFAULT_BACKBONE))
 
 
 @FIGURES.register("stars")
 def stars(results: Path, dataset: str, backbone: str) -> Any:
     """The attention of one node before and after the attack, vanilla and FGAI."""
-    return plots.stars(_pair(results, dataset or DEFAULT_DATASET, backbone))
+    return plots.stars(_pair(results, dataset or DEFAULT_DATASET, backbone or DEFAULT_BACKBONE))
 
 
 @FIGURES.register("loss-terms")
 def loss_terms(results: Path, dataset: str, backbone: str) -> Any:
-    """The terms of FGAI's loss by epoch, for all backbones."""
-    dataset = dataset or DEFAULT_DATASET
-    files = sorted((results / "histories").glob(f"{dataset}-*-fgai-0.json"))
-    if not files:
-        raise DataError(f"{results / 'histories'} holds no losses of {dataset}; {REMEDY}")
-    backbones = [file.stem.removeprefix(f"{dataset}-").removesuffix("-fgai-0") for file in files]
-    losses = [_history(file) for file in files]
-    return plots.loss_terms(dict(zip(backbones, losses, strict=True)))
+    """The terms of FGAI's loss by epoch, for all backbones or one."""
+    files = sorted((results / "histories").glob(f"{dataset or DEFAULT_DATASET}-*-fgai-0.json"))
+    named = {file.stem.removeprefix(f"{dataset or DEFAULT_DATASET}-").removesuffix("-fgai-0"): file for file in files}
+    shown = {name: file for name, file in named.items() if name == (backbone or name)}
+    if not shown:
+        raise DataError(f"{results / 'histories'} holds no losses {_cells_of(dataset, backbone)}; {REMEDY}")
+    return plots.loss_terms({name: _history(file) for name, file in shown.items()})
+
+
+def _cells_of(dataset: str, backbone: str) -> str:
+    """The dataset and the backbone that were asked for."""
+    return f"on {dataset or DEFAULT_DATASET}" + (f" with {backbone}" if backbone else "")
 
 
 def _history(file: Path) -> list[Epoch]:
@@ -121,7 +126,7 @@ def _history(file: Path) -> list[Epoch]:
 @FIGURES.register("certified")
 def certified(results: Path, dataset: str, backbone: str) -> Any:
     """The share of nodes whose top 10 is certified, for all methods, on one dataset or on all of table 2."""
-    names = [dataset] if dataset else [*Plan.read("table2").seeds]
+    names, backbone = [dataset] if dataset else [*Plan.read("table2").seeds], backbone or DEFAULT_BACKBONE
     cells: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
     for row in CellStore(results / "cells").all_rows():
         if row.attack == "none" and row.backbone == backbone and row.dataset in cells:

@@ -246,6 +246,8 @@ def _common_graph(models: dict[str, LoadedModel], data: str, split: int | None) 
     graph = load_graph(name, seed)
     for backbone in dict.fromkeys(one.saved.backbone for one in trained if one.saved is not None):
         graph = BACKBONES[backbone].prepare(compact(graph))
+    for one in trained:
+        one.note_other_graph(name, graph)
     return graph, {"split seed": str(seed), **_provenance(name, graph)}
 
 

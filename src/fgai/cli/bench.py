@@ -90,7 +90,7 @@ def draw_figure(
     dataset: Annotated[str, typer.Option(help="The dataset; by default Amazon-Photo, or all that the figure has.")] = (
         ""
     ),
-    backbone: Annotated[str, typer.Option(help="The backbone, for a figure of one backbone.")] = "gat",
+    backbone: Annotated[str, typer.Option(help="The backbone; by default gat, or all that the figure shows.")] = "",
     out: Annotated[Path | None, typer.Option(help=".svg or .png; NAME.svg by default.")] = None,
 ) -> None:
     """Draw a figure of the paper from committed results."""

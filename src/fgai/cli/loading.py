@@ -78,7 +78,21 @@ class LoadedModel:
     def graph(self, data: str, split: int | None) -> Data:
         """Its graph, with all inputs of its backbone."""
         name, seed = self.data_name(data), self.split(split)
-        return load_graph(name, seed) if self.saved is None else prepare_graph(self.saved.backbone, name, seed)
+        if self.saved is None:
+            return load_graph(name, seed)
+        graph = prepare_graph(self.saved.backbone, name, seed)
+        self.note_other_graph(name, graph)
+        return graph
+
+    def note_other_graph(self, name: str, graph: Data) -> None:
+        """Print a note if the graph `name` is not the one that the model was trained on."""
+        trained_on = None if self.saved is None else self.saved.manifest.get("data_sha256")
+        if trained_on and trained_on != datasets.fingerprint(graph):
+            typer.echo(
+                f"note: {name} is not the graph that {self.name} was trained on (their fingerprints differ); nodes "
+                "that it is tested on may have been in its training",
+                err=True,
+            )
 
     def graph_or_store(self, data: str, split: int | None) -> Data | DiskGraph:
         """Its graph; a folder of `fgai convert` stays on disk."""
