@@ -272,8 +272,10 @@ def _multiply_heads(entries: Tensor, value: Tensor, pattern: Pattern, shape: tup
 def _sampled_product(left: Tensor, right: Tensor, order: EdgeOrder) -> Tensor:
     """Return L R^T at the edges only, per head; [num_targets, H, C], [num_sources, H, C] -> [E, H]."""
     pattern = csr(order.rows, left.new_zeros(len(order.edge)), order.shape)
-    left, right = left.transpose(0, 1).contiguous(), right.permute(1, 2, 0).contiguous()
-    heads = [torch.sparse.sampled_addmm(pattern, a, b, beta=0.0).values() for a, b in zip(left, right, strict=True)]
+    heads = [  # torch copies b itself, so that its rows are contiguous
+        torch.sparse.sampled_addmm(pattern, a, b.t(), beta=0.0).values()
+        for a, b in zip(left.unbind(1), right.unbind(1), strict=True)
+    ]
     return order.at_edges(torch.stack(heads, dim=1))
 
 
