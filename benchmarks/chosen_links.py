@@ -15,7 +15,14 @@ from fgai.bench.tables import grid
 from fgai.intervals import Interval
 
 RESULTS = Path(__file__).parent.parent / "results"
-OURS = ("fgai", "fgai:chosen-links", "fgai:bounded", "fgai:bounded-labels", "fgai:only-prediction")
+OURS = (
+    "fgai",
+    "fgai:chosen-links",
+    "fgai:chosen-links-labels",
+    "fgai:bounded",
+    "fgai:bounded-labels",
+    "fgai:only-prediction",
+)
 BOUNDED = ("at:bounded", "fgai:bounded", "fgai:bounded-labels")
 GOALS = {"none": -0.01, "strongest": -0.05, "realistic": -0.015}  # least F1 minus vanilla's on the clean graph
 MIN_SEEDS = 3  # for an interval

@@ -64,6 +64,7 @@ TRIALS: dict[str, Any] = {
         adversary=replace(LONG, adam=True), aimed=True, explanation=1.0, restart_every=LONG.steps, **SUPPORT
     ),
     "degree by Adam, aimed": FGAI.preset("chosen-links"),
+    "degree by Adam, aimed, dropout, labels": FGAI.preset("chosen-links-labels"),
     "degree by Adam, aimed, weight decay 0.01": FGAI(adversary=BY_DEGREE, aimed=True, weight_decay=0.01),
     "degree by Adam, aimed, prediction 100": FGAI(adversary=BY_DEGREE, aimed=True, prediction=100.0),
     "degree by Adam, aimed, 12 rounds": FGAI(adversary=BY_DEGREE, aimed=True, restart_every=12),

@@ -22,10 +22,10 @@ _LITERAL: Mapping[str, Any] = {  # settings that the paper and its released code
     "weight_decay": 5e-4,
 }
 _SUPPORT: Mapping[str, Any] = {"target": "support", "sharpness": 1.5, "similarity_metric": "kl", "similarity": 20.0}
+_CHOSEN_LINKS: Mapping[str, Any] = {"adversary": BY_DEGREE, "aimed": True}
 # A bounded layer starts far from the given one, so closeness and the learning rate are higher.
 _BOUNDED: Mapping[str, Any] = {
-    "adversary": BY_DEGREE,
-    "aimed": True,
+    **_CHOSEN_LINKS,
     "bounded": True,
     "similarity": 0.0,  # these two terms cost F1 under attack, and the layer itself keeps the explanation
     "explanation": 0.0,
@@ -46,7 +46,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "links": {"divergence": "tvd", "prediction": 100.0},  # KL is unbounded and would outweigh the other terms
     "graphs": {"adversary": GraphInjection(steps=3)},
     "support": _SUPPORT,
-    "chosen-links": {"adversary": BY_DEGREE, "aimed": True},
+    "chosen-links": _CHOSEN_LINKS,
+    "chosen-links-labels": {**_CHOSEN_LINKS, "dropout": True, "labels": 5.0},
     "bounded": _BOUNDED,
     "bounded-labels": {**_BOUNDED, "dropout": True, "labels": 100.0},
     "certified": {  # the terms under attack would keep the attention sharp, and then next to nothing is certified
