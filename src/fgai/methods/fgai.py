@@ -154,8 +154,8 @@ class FGAI(Method):
                 classify graphs; `support`, attention in proportion to what supports each prediction; `chosen-links`,
                 against an attacker who prefers nodes of high degree and climbs by Adam; `bounded`, the same with a
                 first layer of bounded influence; `chosen-links-labels` and `bounded-labels`, these two with dropout and
-                the labels of the training nodes; `certified`, predictions that can be proved; and for ablations `without-similarity`,
-                `only-prediction` and so on.
+                the labels of the training nodes; `certified`, predictions that can be proved; and for ablations
+                `without-similarity`, `only-prediction` and so on.
             **settings: Settings that replace those of the preset.
 
         >>> FGAI.preset("paper", epochs=10).divergence
