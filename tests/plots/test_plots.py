@@ -153,7 +153,7 @@ def test_unknown_figures_formats_and_results_are_answered_in_words(tmp_path):
         plots.save(figure("certified", RESULTS), tmp_path / "figure.pdf")
     with pytest.raises(DataError, match=r"benchmarks/figures\.py"):
         figure("stars", tmp_path)
-    with pytest.raises(DataError, match="no losses of cora"):
+    with pytest.raises(DataError, match="no losses on cora"):
         figure("loss-terms", RESULTS, "cora")
     with pytest.raises(DataError, match=r"no amazon-photo-gat-fgai-0\.json;"):
         (tmp_path / "audits").mkdir()
